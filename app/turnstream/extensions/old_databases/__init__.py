@@ -1,4 +1,4 @@
-"""Migrations of databases of the revisions 0036 to 0086, from before version 0.1.0: `sql/steps.sql`."""
+"""Migrates databases of the revisions 0036 to 0086, which are older than version 0.1.0, with `sql/steps.sql`."""
 
 from turnstream.extension import Extension
 

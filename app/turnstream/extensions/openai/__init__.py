@@ -1,4 +1,4 @@
-"""Models behind OpenAI's two APIs, from OpenAI and compatible servers."""
+"""Models that are called through OpenAI's two APIs: the models of OpenAI, and of compatible servers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,7 +28,8 @@ class OpenAISettings(Section):
     )
 
 
-# Options of a model: the provider finishes its answers without a reader; the connection of its calls.
+# The values of a model's options: `background` makes the provider finish an answer that has no reader, and `transport`
+# is the connection of the model's calls.
 _OPTIONS: dict[str, tuple[bool | str, ...]] = {"background": (False, True), "transport": ("http", "websocket")}
 
 

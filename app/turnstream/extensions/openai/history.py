@@ -1,6 +1,6 @@
-"""Conversion of messages to OpenAI's conversations: the common part of both APIs.
+"""Converts messages to OpenAI's conversations: the part that both APIs share.
 
-Thoughts of other providers, results of their server tools, and other blocks without text are omitted.
+Thoughts of other providers, results of other providers' server tools, and other blocks without text are omitted.
 """
 
 import json
@@ -34,8 +34,8 @@ def conversation(
 ) -> Iterator[Any]:
     """Yields the items of a conversation, rendered by the three functions of the API.
 
-    Texts of the user are delayed until the next reply: a reply without sendable blocks must not separate them. A prompt
-    to continue follows a reply at the end, unless that is `prefilled`.
+    Blocks of the user are held back until the next reply, so that a reply without sendable blocks does not separate
+    them. If the last message is a reply, a prompt to continue follows, unless the reply is `prefilled`.
     """
     held: list[Block] = []
     last: str | None = None
@@ -54,7 +54,9 @@ def conversation(
 
 
 def _user(blocks: Sequence[Block], part: Callable[[Block], Json]) -> Iterator[Json]:
-    """Yields the user message. Texts alone become one string, because not every server accepts a list."""
+    """Yields the user message. A message that has only texts becomes one string, because not every server accepts a
+    list.
+    """
     if blocks:
         parts = list(_joined_texts(map(part, blocks)))
         only_text = len(parts) == 1 and "text" in parts[0]
@@ -76,7 +78,7 @@ def _joined_texts(parts: Iterable[Json]) -> Iterator[Json]:
 
 
 def result_text(block: Block) -> str:
-    """Returns the text of a result. OpenAI has no error flag, so the text begins with the word."""
+    """Returns the text of a result. OpenAI has no error flag, so the text of a failure begins with `Error: `."""
     text = joined_texts([part["text"] for part in parts_of(block) if part["type"] == TEXT])
     if block.is_error:
         return FAILED + text if text else SILENT_FAILURE
@@ -84,7 +86,9 @@ def result_text(block: Block) -> str:
 
 
 def with_files_behind_results(message: Message) -> Message:
-    """Moves the files of results behind all results, as blocks of the user, for an API with text-only results."""
+    """Moves the files of results into blocks of the user, which follow all results. The API allows only text in
+    results.
+    """
     with_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
     if not with_files:
         return message
@@ -105,7 +109,9 @@ def as_block(part: Mapping[str, Any]) -> Block:
 
 
 def reply_text(blocks: Sequence[Block]) -> str:
-    """Joins the texts of a reply, with a blank line for each omitted block."""
+    """Joins the texts of a reply. A blank line separates two texts if a block between them, other than a thought, is
+    omitted.
+    """
     pieces: list[str] = []
     apart = False
     for block in blocks:
@@ -123,7 +129,7 @@ def file_name(block: Block) -> str:
 
 
 def file_source(block: Block) -> tuple[str, Mapping[str, Any]]:
-    """The source of an image or a document: ("text", …), ("url", …), ("data", …) or ("none", …)."""
+    """Returns the source of an image or a document: ("text", …), ("url", …), ("data", …) or ("none", …)."""
     source = json.loads(block.data or "{}").get("source") or {}
     match source.get("type"):
         case "base64":

@@ -1,4 +1,6 @@
-"""The parameters of OpenAI's two APIs for turns. `Quirks` defines which of them a compatible server accepts."""
+"""The parameters of turns for models behind OpenAI's two APIs. `Quirks` defines which of these parameters a compatible
+server accepts.
+"""
 
 import re
 from collections.abc import Mapping, Set
@@ -23,10 +25,10 @@ from turnstream.llm.parameters import (
     Texts,
 )
 
-# Models without reasoning, which also refuse requests for encrypted reasoning.
+# Models that do not reason, and that refuse requests for encrypted reasoning.
 THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
-# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 on, sampling parameters depend on the
-# effort, which OpenAI checks.
+# OpenAI's first reasoning models have no sampling parameters. From gpt-5.1 on, the effort decides whether sampling
+# parameters are allowed, and OpenAI checks this.
 _UNSAMPLED = re.compile(r"^(o\d|gpt-5(?!\.|-chat))")
 _NO_THOUGHTS, _NO_SAMPLING = "it does not reason", "it is a reasoning model without sampling parameters"
 
@@ -36,7 +38,7 @@ _Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Reasoning(BaseModel):
-    """The members without effect on the price of a token, at OpenAI and gateways."""
+    """The members of `reasoning` that do not change the price of a token, neither at OpenAI nor at a gateway."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -105,7 +107,7 @@ RESPONSES = (
 
 # Parameters that depend on `Quirks.params`.
 _BY_QUIRK = frozenset().union(*(quirks.params for quirks in QUIRKS.values()))
-# Members of a request without a parameter.
+# Members of a request that only the adapter sets: an operator cannot add parameters with these names.
 OWN_MEMBERS = frozenset(
     {
         "background",

@@ -1,4 +1,4 @@
-"""Model parameters of a turn, with Anthropic's names, converted to OpenAI's: the common part of both APIs. Pure."""
+"""Converts a turn's model parameters from Anthropic's names to OpenAI's: the part that both APIs share. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from turnstream.llm.provider import ModelRequest
 
 LONGEST_NAME = 64  # characters of a tool's name
 _EFFORTS = {"max": "xhigh"}
-_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # up to this many tokens of thinking
+_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # the effort for a budget of up to so many tokens of thinking
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -47,8 +47,8 @@ def names_of_tools(request: ModelRequest) -> frozenset[str]:
 def tool_choice(
     params: Mapping[str, Any], request: ModelRequest, named: Callable[[object], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the members that limit the choice of tools. `named` returns the API's form of the choice of a single
-    tool.
+    """Returns the members that limit the choice of tools. `named` returns the value that forces the use of one tool, in
+    the API's form.
     """
     if not (request.tools or request.provider_tools):
         return {}
@@ -64,7 +64,7 @@ def tool_choice(
 
 
 def reasoning_effort(params: Mapping[str, Any]) -> str | None:
-    """Returns OpenAI's reasoning effort; None leaves it to the model."""
+    """Returns the reasoning effort in OpenAI's words, or None if the model may choose the effort."""
     effort = mapping(params.get("output_config")).get("effort")
     thinking = mapping(params.get("thinking"))
     if thinking.get("type") == "disabled":
@@ -77,7 +77,7 @@ def reasoning_effort(params: Mapping[str, Any]) -> str | None:
 
 
 def output_schema(params: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the output's name and JSON Schema, if the turn has one."""
+    """Returns the output's name and JSON Schema, if the turn has an output."""
     format = mapping(mapping(params.get("output_config")).get("format"))
     if format.get("type") != "json_schema":
         return None

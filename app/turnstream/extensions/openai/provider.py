@@ -33,7 +33,7 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, ModelRequest
 
 log = structlog.get_logger(__name__)
 
-_WITHOUT_SOCKET = 60.0  # seconds without a new try after a refused WebSocket
+_WITHOUT_SOCKET = 60.0  # seconds between a refused WebSocket and the next attempt to open one
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
@@ -93,7 +93,9 @@ class OpenAIProvider(Adapter):
     async def _post(
         self, path: str, body: bytes, accept: str, *, sdk: SdkPost | None = None
     ) -> AsyncIterator[ModelResponse]:
-        """Sends the body, by `sdk` if given."""
+        """Sends the body and yields the response. If `sdk` is given, it sends the request instead of the default
+        method.
+        """
         if self._client.is_closed():
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
         post = self._calls.post if sdk is None else self._calls.post_by_sdk
@@ -121,7 +123,7 @@ class OpenAIProvider(Adapter):
 
 
 class OpenAIChatProvider(OpenAIProvider):
-    """Chat Completions."""
+    """The adapter to Chat Completions."""
 
     path = "/chat/completions"
     render = staticmethod(chat_render.render)
@@ -154,7 +156,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         await super().aclose()
 
     async def _chain(self, request: ModelRequest) -> Chain | None:
-        """A connection for a call; None if the provider refuses WebSockets, or refused one a short time ago."""
+        """Returns a connection for a call, or None if the provider refuses WebSockets, or did so a short time ago."""
         if self._client.is_closed() or monotonic() < self._no_socket_before:
             return None
         return await self._sockets.open(request.call.turn if request.call else None)
@@ -163,7 +165,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         try:
             return await self._calls.socket(self._sdk, self.path, headers, self._max_event_bytes)
-        except (RuntimeError, *LOST) as error:  # RuntimeError: closed meanwhile
+        except (RuntimeError, *LOST) as error:  # RuntimeError: the client was closed meanwhile
             self._no_socket_before = monotonic() + _WITHOUT_SOCKET
             log.warning("socket.refused", provider=self.name, error=type(error).__name__, message=str(error)[:200])
             return None
@@ -197,7 +199,9 @@ class OpenAIResponsesProvider(OpenAIProvider):
             yield answer.response, wire
 
     async def _reopened(self, answer: RetainedAnswer, retained: Mapping[str, Any], digest: bytes) -> bool:
-        """Returns whether the provider still has the answer, and to the same request. Any other answer is cancelled."""
+        """Opens the retained answer again. Returns False if the provider no longer has it, or if it answers another
+        request; an answer to another request is cancelled.
+        """
         id = str(retained.get("id"))
         if retained.get("request") != digest.hex():
             try:
@@ -215,7 +219,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return True
 
     def _retained_from(self, id: str, after: int | None) -> AbstractAsyncContextManager[ModelResponse]:
-        """The events of a retained answer, after the event `after`."""
+        """Requests the events of a retained answer that follow the event `after`, by default all events."""
         query = {"stream": "true"} | ({} if after is None else {"starting_after": str(after)})
         path = f"{self.path}/{quote(id, safe='')}?{urlencode(query)}"
         return self._post(path, b"", "text/event-stream", sdk=self._sdk_get)

@@ -1,4 +1,4 @@
-"""Differences between compatible servers and OpenAI that answers do not reveal."""
+"""The differences between OpenAI and compatible servers that cannot be recognised from answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ _OF_OPEN_MODELS = frozenset({"min_p", "repetition_penalty", "top_k"})
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """The form of a request. The default is OpenAI's.
+    """The form of requests to a server. The default is the form of OpenAI.
 
-    `max_tokens` is the member for the length of an answer, `thinking` the member for the reasoning effort (None: not
-    sent), and `seed` the member for a seed. `params` are parameters of this server that others lack
-    (turnstream.extensions.openai.parameters), `more_params` are parameters of the operator. With `thoughts_go_back` the
-    model's own thoughts are sent back. `call_ids` must match a whole call id. `after_tools` is an assistant text
-    between results and a user message, for servers that refuse a user message directly behind a tool message.
-    `unsupported` members are never sent, `extra` members always.
+    `max_tokens` is the name of the member for the length of an answer, `thinking` for the reasoning effort (None: not
+    sent), and `seed` for a seed. `params` are the parameters that this server has and some other servers lack
+    (turnstream.extensions.openai.parameters); `more_params` are parameters that the operator adds. With
+    `thoughts_go_back` the model's own thoughts are sent back. A whole call id must match `call_ids`. `after_tools` is
+    an assistant text between results and a user message, for servers that refuse a user message directly behind a tool
+    message. `unsupported` members are never sent, and `extra` members are always sent.
     """
 
     max_tokens: str = "max_completion_tokens"
@@ -46,7 +46,7 @@ class Quirks:
 
 
 OPENAI = Quirks()
-# By the name in the file of models; "compatible" works for most other servers.
+# Quirks by their name in the file of models; "compatible" works for most other servers.
 QUIRKS: Mapping[str, Quirks] = MappingProxyType(
     {
         "openai": OPENAI,

@@ -1,4 +1,5 @@
-"""Thoughts in `<think>…</think>` before an answer, written by open models whose server does not parse the tags.
+"""Separates thoughts in `<think>…</think>` from the answer that follows. Open models write them if their server does
+not parse the tags.
 
 The text between the tags becomes a thinking block, as it streams. The block has no signature, and is not sent back: the
 model's chat template also omits thoughts.
@@ -20,7 +21,7 @@ _SHELL = to_json({"type": THINKING, "thinking": ""})
 
 
 class ThinkTagFilter(ProviderWrapper):
-    """A provider whose model writes its thoughts in tags."""
+    """Wraps a provider whose model writes its thoughts in tags."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         tags = ThinkTags()
@@ -33,7 +34,7 @@ class ThinkTagFilter(ProviderWrapper):
 
 
 class ThinkTags:
-    """The parser of one answer. Only its first text block can start with a thought."""
+    """Parses one answer. Only its first block, if that is a text, can start with a thought."""
 
     def __init__(self) -> None:
         self._state: _State = "before"
@@ -108,7 +109,7 @@ class ThinkTags:
             self._state, self._held = "thought", after
             parts.append(BlockClosed(self._opened.key))
         else:
-            # The network may split the tag: its possible beginning is held.
+            # The tag may be split between two pieces of text, so a possible beginning of the tag is held back.
             kept = next((_END[:size] for size in range(len(_END) - 1, 0, -1) if thought.endswith(_END[:size])), "")
             self._think(thought.removesuffix(kept), parts)
             self._held = kept

@@ -1,4 +1,4 @@
-"""Conversion of the usage of OpenAI's two APIs, and of compatible servers, to the usage of turns. Pure.
+"""Converts the usage that OpenAI's two APIs, or compatible servers, report to the usage of turns. Pure.
 
 A turn's `input_tokens` exclude tokens read from or written to a cache; OpenAI's count includes them.
 """
@@ -49,7 +49,7 @@ def _count(usage: Mapping[str, Any], side: str, *names: str) -> int | None:
 
 
 def _first(usage: Mapping[str, Any], *names: str) -> int | None:
-    """Returns the first count; some servers send null, some a fraction."""
+    """Returns the first member that is a number, as an integer, because some servers send null or a fraction."""
     for name in names:
         if isinstance(found := usage.get(name), int | float) and not isinstance(found, bool):
             return int(found)

@@ -1,5 +1,5 @@
-"""The table of the calls under /v1, in OpenAI's terms. OpenAI documents their responses; /openapi.json describes their
-requests.
+"""The table of the calls under /v1, in OpenAI's terms. OpenAI documents the responses of the calls; /openapi.json
+describes the requests.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ from turnstream.libraries.uploading import get_upload
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
 _WRITES: tuple[Limit, ...] = ("writes",)
-# In `writes`, each exchange of an unknown history counts as one.
+# Each exchange of an unknown history counts as one write.
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _PAGE = (
     Query("limit", "the most that are returned", 20, 100),
@@ -157,12 +157,14 @@ ENDPOINTS = (
     _call("GET /v1/files/{upload}/content", get_upload, "The bytes of a file", gives="*/*"),
     _call("DELETE /v1/files/{upload}", files.delete_file, "Delete a file", reach="owner"),
 )
-# Field names in the refusals of all calls but the calls of responses.
+# Functions that rename fields in refusals. A call that is missing here uses the names of the Responses API.
 _PARAMS = {"/v1/chat/completions": param_of_chat}
 
 
 async def _no_call(request: Request) -> Response:
-    """The SDKs have many more calls; their errors show only a text in OpenAI's form."""
+    """Refuses a call that this server does not have. The SDKs have many such calls, and show the text of a refusal only
+    if the refusal has OpenAI's form.
+    """
     name = f"{request.method} /v1/{request.path_params['call']}"
     return await refusal(
         request, NotFound(f"This server has no call {name}; docs/openai.md lists the available calls.")
@@ -170,7 +172,7 @@ async def _no_call(request: Request) -> Response:
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
-    """Returns the answer, with refusals in OpenAI's form."""
+    """Returns the answer to a call. A refusal is converted to OpenAI's form."""
     try:
         return await answer(request, endpoint)
     except RequestRefused as error:

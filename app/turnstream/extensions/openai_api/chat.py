@@ -1,4 +1,4 @@
-"""The handler of chat completions, and the conversion of a turn's log to their chunks."""
+"""The handler of chat completions, and the conversion of a turn's log to chunks of a completion."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
@@ -61,7 +61,7 @@ _REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 async def complete_chat(request: Request) -> Response:
-    """Posts the last message behind its history, or answers waiting calls; returns the completion."""
+    """Posts the last message after its history, or answers the calls that wait. Returns the completion."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, ChatIn)
     items, places = await items_of_messages(sent.messages)
@@ -84,15 +84,15 @@ async def complete_chat(request: Request) -> Response:
     if forget is not None:
         await forget()
     if (failure := reader.events.failure) is not None:
-        # The SDKs must not post the message again: the turn has already retried its calls.
+        # The SDKs must not post the message again, because the turn has already retried its model calls.
         headers = {"x-should-retry": "false", **reader.events.wait}
         return Response(to_json(failure), reader.events.status, headers, "application/json")
     return Response(to_json(reader.events.completion()), 200, options.headers, "application/json")
 
 
 class ChatChunks:
-    """Encodes a part of a turn as chunks of a chat completion. Chunks have no position in the log: a stream cannot be
-    resumed, and voided text stays at the client. `now` returns the turn from its rows.
+    """Encodes a part of a turn as chunks of a chat completion. Chunks have no position in the log, so a stream cannot
+    be resumed, and the client keeps voided text. `now` returns the turn from its rows.
     """
 
     def __init__(self, turn: Turn, part: int, now: Callable[[], Turn], *, usage: bool = False) -> None:
@@ -115,7 +115,7 @@ class ChatChunks:
         return self._end is not None
 
     def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
-        if isinstance(event, BlockDelta):  # the token path
+        if isinstance(event, BlockDelta):  # the hot path: runs for each piece of text
             return b"%b%b%b" % (self._delta[0], to_json(event.text), self._delta[1]) if self._delta else b""
         return b"" if cursor is None else b"".join(self._frames(event))
 
@@ -126,7 +126,7 @@ class ChatChunks:
         return b"".join(self._finish(ResponseState("completed")))
 
     def completion(self) -> Json:
-        """Returns the completion after its end."""
+        """Returns the completion, which must have ended."""
         steps, turn = self._projection.part(self._part), self._now()
         calls = [self._call(block) for block in calls_of_client(steps)]
         thoughts = [step.block.text for step in steps if step.block.type == THINKING and step.block.text]
@@ -148,13 +148,13 @@ class ChatChunks:
 
     @property
     def status(self) -> int:
-        """The HTTP status for an ended completion."""
+        """Returns the HTTP status of an ended completion."""
         error = self._now().error
         return 200 if error is None else failure_of(error.type)[0]
 
     @property
     def wait(self) -> dict[str, str]:
-        """Returns the provider's requested wait as a header."""
+        """Returns a header with the time that the provider asked clients to wait."""
         turn = self._now()
         return wait_headers(turn.error.retry_after if turn.error else None, turn.ended_at)
 
@@ -198,7 +198,7 @@ class ChatChunks:
         elif start.type == THINKING:
             self._delta = self._around(b'{"reasoning_content":', b"}")
         elif begin.runner == "client" and start.name in self._customs:
-            pass  # its text is known at the end of its JSON
+            pass  # the text of a custom call is known only at the end of the call's JSON
         elif begin.runner == "client":
             if not begin.again:
                 function = {"name": start.name, "arguments": ""}
@@ -219,13 +219,15 @@ class ChatChunks:
         return {"id": block.tool_use_id, **called}
 
     def _is_of_earlier_call(self, result: CallResult) -> bool:
-        """Whether the call of a server's tool came before the wait at which the part starts."""
+        """Returns whether the result belongs to a call of a server's tool that came before the wait at which the part
+        starts.
+        """
         first = self._projection.part(self._part)[0].block.index
         is_shown = is_server_call(result.runner, result.block.name, self._roles)
         return is_shown and result.call is not None and result.call.index < first
 
     def _text(self, steps: Sequence[Closed]) -> str:
-        """The text without the thinking. A call of a tool ends a paragraph."""
+        """Returns the text without thoughts. A call of a server's tool ends a paragraph."""
         if self._is_structured:
             return output_of(self._now()) or ""
         text, was_called = "", False

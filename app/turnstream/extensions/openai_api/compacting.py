@@ -1,4 +1,4 @@
-"""The handler of compaction: a model summarises a conversation in a chat that is deleted afterwards."""
+"""The handler of compaction. A model summarises the conversation in a temporary chat, which is deleted afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ async def compact_response(request: Request) -> Response:
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
     options = replace(options_of(services, sent), tools=[], format=None)
     place = await place_of(request, services, sent)
-    for scope in ("send", "chat"):  # as for a recorded history
+    for scope in ("send", "chat"):  # the same scopes as for a recorded history
         identity_of(request).require(scope)
     identity_of(request).require_reach(None)
     instructions = (await split_input(items)).instructions
@@ -88,7 +88,7 @@ async def compact_response(request: Request) -> Response:
 
 
 def _said(items: Sequence[InputItem]) -> list[Json]:
-    """The messages of the user, without earlier summaries: the new summary covers them."""
+    """Returns the messages of the user without earlier summaries, because the new summary covers these."""
     said: list[Json] = []
     for item in items:
         if isinstance(item, MessageItem) and item.role == "user" and not is_summary(item):

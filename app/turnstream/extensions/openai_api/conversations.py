@@ -75,7 +75,7 @@ async def delete_conversation(request: Request) -> Response:
 
 
 async def list_items(request: Request) -> Response:
-    """A page of items. Each exchange has at least one item, so the page size also limits the exchanges."""
+    """Returns a page of items. Each exchange has at least one item, so the page size also limits the exchanges."""
     services, owner = services_and_owner(request)
     chat = await _chat_of(request, services, owner)
     turns, limit = services.storage.turns, limit_of(request, 20, 100)
@@ -96,7 +96,7 @@ async def list_items(request: Request) -> Response:
 
 
 async def add_items(request: Request) -> Response:
-    """Adds exchanges from elsewhere behind the newest turn."""
+    """Adds the exchanges of another history after the newest turn."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ItemsIn)
     chat = await _chat_of(request, services, owner)
@@ -124,7 +124,9 @@ async def get_item(request: Request) -> Response:
 
 
 async def delete_item(request: Request) -> Response:
-    """Deletes a message of the user, with its answer and all following turns, or the last item of the conversation."""
+    """Deletes a message of the user together with its answer and all following turns, or deletes only the last item of
+    the conversation.
+    """
     services, owner = services_and_owner(request)
     turn = await _turn_of_item(request, services, owner)
     if turn.role == "user":
@@ -135,12 +137,12 @@ async def delete_item(request: Request) -> Response:
 
 
 async def _delete_last(request: Request, services: Services, owner: str, turn: Turn) -> None:
-    """Replaces the answer by a copy without its last item: the rows of a turn never change."""
+    """Replaces the answer by a copy without its last item, because the rows of a turn never change."""
     items, newest = await items_of_path([turn]), await services.storage.turns.newest(owner, turn.chat_id)
     if newest != turn.id or not items or items[-1]["id"] != request.path_params["item"]:
         detail = "`item` must be the last item, or a message of the user, which is deleted with all that follows."
         raise RequestRefused(detail, field="item")
-    if turn.asks:  # a copy would lose the persons who answered them
+    if turn.asks:  # a copy would not record who answered the calls
         detail = (
             "`item` must be a message of the user: this one is of an answer with calls that its client has answered."
         )
@@ -169,7 +171,7 @@ def _no_item(request: Request) -> NotFound:
 
 
 async def _chat_of(request: Request, services: Services, owner: str) -> Chat:
-    """Raises NotFound."""
+    """Returns the chat of the named conversation. Raises NotFound."""
     name = request.path_params["conversation"]
     id: UUID | None = chat_of_conversation(name)
     if id is not None:

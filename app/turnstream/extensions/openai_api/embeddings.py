@@ -1,4 +1,6 @@
-"""Embeddings: requests go to a provider with `api` `openai-embeddings` in the file of models."""
+"""The call that makes embeddings. Its requests are sent to a provider whose `api` in the file of models is
+`openai-embeddings`.
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
@@ -34,14 +36,14 @@ from turnstream.storage.database import retry_while_unavailable
 from turnstream.storage.owners.accounts import CallPlace
 from turnstream.storage.owners.charges import Charges
 
-_CALL = "1"  # the name of the only call of each request in the ledger
+_CALL = "1"  # the ledger's name for the only model call of a request
 _OPENAI = "https://api.openai.com/v1"
 _READ_TIMEOUT = 60.0  # seconds
-_MOST_BYTES = 64_000_000  # of an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB
+_MOST_BYTES = 64_000_000  # limit for an answer: 2,048 vectors of 3,072 dimensions in base64 have 34 MB
 
 
 class EmbeddingsProvider:
-    """A provider that answers no messages."""
+    """A provider that makes embeddings. It refuses to answer messages."""
 
     def __init__(self, spec: ProviderSpec, _: CallOptions) -> None:
         self.name = spec.name
@@ -102,7 +104,7 @@ async def create_embeddings(request: Request) -> Response:
         charge = None
         return failed_call(error)
     finally:
-        # A cancelled call is charged by the estimate: the provider has its request.
+        # A cancelled call is charged by the estimate, because the provider has received the request.
         if charge is not None:
             await to_the_end(retry_while_unavailable(partial(charges.add, owner, None, id, charge)))
         elif limited:
@@ -111,7 +113,7 @@ async def create_embeddings(request: Request) -> Response:
 
 
 async def _provider_of(models: Models, model: Model) -> EmbeddingsProvider | None:
-    """The provider of the model, if the model makes embeddings."""
+    """Returns the provider of the model, if the model makes embeddings."""
     for entry in models.providers:
         if any(listed.id == model.id for listed in entry.listed()):
             provider: Provider = entry.provider
@@ -131,7 +133,7 @@ class _Answer(msgspec.Struct):
 
 
 def _tokens_in(answer: bytes) -> int | None:
-    """The tokens counted by the provider; None without a count."""
+    """Returns the tokens that the provider counted, or None if the answer has no count."""
     try:
         used = msgspec.json.decode(answer, type=_Answer).usage.prompt_tokens
     except msgspec.DecodeError:
@@ -140,7 +142,7 @@ def _tokens_in(answer: bytes) -> int | None:
 
 
 def _estimated_tokens(input: object) -> int:
-    """The tokens of a text, of a number (one token), or of a list of these."""
+    """Estimates the tokens of a text, of a number (one token), or of a list of texts and numbers."""
     match input:
         case str():
             return max(1, tokens_of(len(input)))

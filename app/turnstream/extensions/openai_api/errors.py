@@ -1,4 +1,4 @@
-"""Refusals in OpenAI's form; its SDKs choose the class of their error by it."""
+"""Refusals in OpenAI's form, by which OpenAI's SDKs choose the class of the error that they raise."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from turnstream.kit.requirements import sentence
 from turnstream.libraries.dialects.streams import wait_headers
 from turnstream.llm.provider import report_account
 
-# Fields of a turn's options by their names in OpenAI's requests.
+# Maps the fields of a turn's options to their names in the Responses API.
 _RENAMED = {
     "blocks": "input",
     "labels": "metadata",
@@ -34,7 +34,7 @@ _RENAMED = {
     "parent_id": "previous_response_id",
     "system_prompt": "instructions",
 }
-# The same for chat completions.
+# Maps the same fields to their names in chat completions.
 _RENAMED_OF_CHAT = {
     "output.schema": "response_format.json_schema.schema",
     **_RENAMED,
@@ -48,13 +48,13 @@ _RENAMED_OF_CHAT = {
     "parent_id": "messages",
     "system_prompt": "messages",
 }
-_WHOLE = frozenset({"input", "messages"})  # with other member names than turnstream's
+_WHOLE = frozenset({"input", "messages"})  # fields whose members have other names than turnstream's
 _INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 Rename = Callable[[str], str]
 
 
 def param_of(field: str, names: Mapping[str, str] = _RENAMED) -> str:
-    """The name of a field in OpenAI's request."""
+    """Returns the name of a field in OpenAI's request."""
     for ours, theirs in names.items():
         if field == ours or field.startswith(f"{ours}."):
             field = theirs if theirs in _WHOLE else theirs + field.removeprefix(ours)
@@ -91,7 +91,7 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
 
 
 async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
-    """The response to a refused request: 422 of this server becomes 400, as at OpenAI."""
+    """Returns the response to a refused request. The status 422 becomes 400, as at OpenAI."""
     ours = await refused(request, error)  # counts refused logins, and sets headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
@@ -99,7 +99,7 @@ async def refusal(request: Request, error: RequestRefused, rename: Rename = para
 
 
 def failed_call(error: ProviderError) -> Response:
-    """The response to a failed call of a provider."""
+    """Returns the response to a request whose call of the provider failed."""
     report_account(error)
     status, type, code = failure_of(error.type)
     body = {"error": {"message": error.shown, "type": type, "param": None, "code": code}}

@@ -1,11 +1,12 @@
-"""The log of a turn as the events of a response, with sequence numbers that depend only on the log.
+"""Encodes the log of a turn as the events of a response, whose sequence numbers depend only on the log.
 
-A response starts with its turn, or after a wait for its client. A response ends with the turn, or at the next wait for
-the client: for outputs of functions, or for approvals. A number counts events. For deltas, whose lengths depend on the
-reader, it counts their characters: a delta has the number of its last character. The attempt that wrote the content is
-the band of its numbers, and each cut block raises the band by one. So numbers increase along a log, and are equal on
-all replicas, before and after a crash. The band identifies numbers of voided content, and numbers of an attempt that
-this database does not have.
+A response starts when its turn starts, or when the turn continues after it has waited for its client. A response ends
+with the turn, or when the turn next waits for its client: for outputs of functions, or for approvals. A sequence number
+consists of a band and a position. The position counts events, but a delta is counted by its characters, because the
+lengths of deltas depend on the reader: a delta has the number of its last character. The band follows from the attempt
+that wrote the content, and each interrupted block raises the band by one. So numbers increase along a log, and are
+equal on all replicas, before and after a crash. By the band, numbers of voided content are recognised, and numbers of
+an attempt that this database does not have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,7 @@ from turnstream.libraries.dialects.projection import (
     Retract,
 )
 
-BAND = 2**26  # numbers of a band. JavaScript knows 2**53 of them, so 2**27 bands.
+BAND = 2**26  # numbers in a band; JavaScript's exact integers, up to 2**53, are enough for 2**27 bands
 _DELTAS = {
     "message": ("response.output_text.delta", b'"content_index":0,"logprobs":[],'),
     "reasoning": ("response.reasoning_summary_text.delta", b'"summary_index":0,'),
@@ -67,8 +68,8 @@ _DELTAS = {
 
 @dataclass(slots=True)
 class _Item:
-    """An item of the output. The item started at the position `begun`, with a `block` of an `attempt`; `start` is the
-    position of its first character.
+    """An item of the output. The item started at the position `begun`, with the block number `block` of the attempt
+    `attempt`; `start` is the position of its first character.
     """
 
     json: Json
@@ -86,8 +87,8 @@ class _Item:
 
 
 class ResponseEvents:
-    """Encodes one response for one reader, the events after number `after`. `rows` returns the present turn. `previous`
-    is the id of the response before. A response that is not `stored` is deleted after its end.
+    """Encodes one response for one reader: the events after the number `after`. `rows` returns the current turn.
+    `previous` is the id of the previous response. A response that is not `stored` is deleted after its end.
     """
 
     def __init__(
@@ -106,13 +107,14 @@ class ResponseEvents:
         self._after = 1 if self._lost else after
         self._object = partial(response_json, part=part, previous=previous, stored=stored)
         self._projection = Projection(turn)
-        self._position = 2  # of the next event: a response starts with two
+        self._position = 2  # the position of the next event; a response starts with two events
         self._last = -1  # the number of the last event
         self._band = 0  # the band of attempt 1
-        self._given = 0  # output indexes
+        self._given = 0  # the number of output indexes in use
         self._items: list[_Item] = []
         self._open: _Item | None = None
-        self._taken_back: list[_Item] = []  # the items voided by a reset, until the next mark is known
+        # Items that a reset has voided, until the next mark shows whether they continue.
+        self._taken_back: list[_Item] = []
         self._starts: dict[int, int] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._usages: list[Any] = []
@@ -125,7 +127,7 @@ class ResponseEvents:
         return self._end is not None
 
     def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
-        if isinstance(event, BlockDelta):  # the token path
+        if isinstance(event, BlockDelta):  # the hot path: runs for each piece of text
             return self._delta(event)
         return b"" if cursor is None else _frames(self.take(event))
 
@@ -138,11 +140,11 @@ class ResponseEvents:
         return _frames(events)
 
     def waiting(self) -> bytes:
-        """The end of a response with a turn that waits for its client."""
+        """Returns the end of a response whose turn waits for its client."""
         return _frames(self._finish(ResponseState("completed")))
 
     def response(self, written: Block | None = None) -> Json:
-        """The present response. `written` is the open block, with its text so far."""
+        """Returns the current response. `written` is the open block, with its text so far."""
         turn = self._turn()
         if self._is_here and turn.waits_for_person:
             self.waiting()
@@ -151,7 +153,9 @@ class ResponseEvents:
         return self._object(turn, state=state)
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
-        """Yields the events of a mark or a reset. A block may arrive without deltas: its end has the whole text."""
+        """Yields the events of a mark or a reset. A block may arrive without deltas, because its end has the whole
+        text.
+        """
         waits = self._projection.waits
         step = self._projection.take(event)
         if self._taken_back and isinstance(step, Begin) and self._goes_on(step):
@@ -195,7 +199,7 @@ class ResponseEvents:
         self._band = max(self._band, attempt - 1)
 
     def _event(self, type: str, **members: Any) -> Iterator[Json]:
-        """Returns the next event, unless the reader has it."""
+        """Yields the next event, unless the reader already has it."""
         number, self._position = self._number(self._position), self._position + 1
         if number > self._after:
             yield from self._caught_up(number)
@@ -203,7 +207,7 @@ class ResponseEvents:
             yield {"type": type, "sequence_number": number, **members}
 
     def _caught_up(self, number: int) -> Iterator[Json]:
-        """Yields the present response before the reader's first event, if content of the reader was voided."""
+        """Yields the current response before the reader's first event, if content that the reader has was voided."""
         known, self._after = self._after, -1
         is_taken_back = number // BAND > known // BAND and number % BAND <= known % BAND and known >= 0
         if is_taken_back or self._lost:
@@ -256,7 +260,7 @@ class ResponseEvents:
                 case "reasoning":
                     items[-1]["summary"] = [{"type": "summary_text", "text": written.text}]
                 case "custom_tool_call":
-                    pass  # its input is a part of the open block
+                    pass  # the input is known only at the end of the block's JSON
                 case _:
                     items[-1]["arguments"] = written.text
         return items
@@ -292,7 +296,7 @@ class ResponseEvents:
         )
 
     def _new_item(self, begin: Begin) -> Json | None:
-        """Returns the item that starts with this block, in its known state; None if the block is no item."""
+        """Returns the item that starts with this block, as far as it is known, or None if the block starts no item."""
         turn, start = self._turn(), begin.start
         place = start.index, start.attempt
         if start.type == TEXT and not self._is_structured:
@@ -318,7 +322,7 @@ class ResponseEvents:
 
     def _close_block(self, closed: Closed) -> Iterator[Json]:
         item, self._open, block = self._open, None, closed.block
-        if block.interrupted:  # readers may have had more text, so the following events get other numbers
+        if block.interrupted:  # readers may have received more text, so the following events get other numbers
             self._band += 1
         match closed:
             case CallResult():
@@ -390,7 +394,7 @@ class ResponseEvents:
             yield from self._done(item, **result)
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
-        """Approvals are separate items. Calls of client functions already have an item."""
+        """Adds an item for each approval. A call of a client's function already has an item."""
         for action in event.actions:
             call = self._projection.calls.get((event.round, action.tool_use_id))
             if action.kind == "approval" and call is not None:
@@ -403,7 +407,7 @@ class ResponseEvents:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _pass_wait(self, result: Block, waits: int) -> Iterator[Json]:
-        """The end of the part before the client's first answer, and the start of the next part."""
+        """Yields the end of the part that waited, and starts the next part, which the client's first answer begins."""
         if self._part == waits and self._end is None:
             yield from self._finish(ResponseState("completed"))
         self._band = 0
@@ -417,14 +421,15 @@ class ResponseEvents:
         if self._is_structured and state.status == "completed" and (output := output_of(self._turn())) is not None:
             yield from self._whole_message(output)
         if state.status == "incomplete" and self._items and "status" in self._items[-1].json:
-            self._items[-1].json["status"] = "incomplete"  # its end was sent before the stop reason was known
+            # The end of the item was sent before the stop reason was known.
+            self._items[-1].json["status"] = "incomplete"
         self._end = ResponseState(state.status, self._output(), tuple(self._usages), state.reason, state.error)
         type = state.status if state.status in {"completed", "failed"} else "incomplete"
         response = self._object(self._turn(), state=self._end)
         yield from self._event(f"response.{type}", response=response)
 
     def _whole_message(self, text: str) -> Iterator[Json]:
-        """The message with the output of a structured turn: the output is valid only at the end."""
+        """Yields the message with the output of a structured turn, which is valid only at the end of the turn."""
         turn = self._turn()
         place = len(turn.blocks), turn.attempt
         yield from self._begin_item(self._new_message(*place), *place)
@@ -433,7 +438,7 @@ class ResponseEvents:
         yield from self._end_item(item, Block(place[0], 0, place[1], TEXT, text))
 
     def _take_back(self, reset: Retract) -> None:
-        """Removes the items of the blocks after the reset from the response."""
+        """Removes from the response the items of all blocks that a reset voids."""
         self._position, self._open = self._starts.get(reset.index, self._position), None
         self._starts = {block: start for block, start in self._starts.items() if block < reset.index}
         self._taken_back = [item for item in self._items if item.block >= reset.index]
@@ -441,8 +446,8 @@ class ResponseEvents:
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
 
     def _goes_on(self, begin: Begin) -> bool:
-        """Whether the voided block continues: its rows had less text than the readers. A continued block is the same
-        item, and its known part is not sent again.
+        """Returns whether the voided block continues, because its rows had less text than the readers. Such a block
+        keeps its item, and the part that readers have is not sent again.
         """
         item, start = self._taken_back[0], begin.start
         if item.done or (item.block, item.attempt) != (start.index, start.attempt):
@@ -454,8 +459,9 @@ class ResponseEvents:
         return True
 
     def _end_taken_back(self) -> Iterator[Json]:
-        """Ends voided items as incomplete; the response does not contain them. No output index is reused, because the
-        SDK refuses a repeated index. Later items are from a later attempt.
+        """Yields the end of each voided item, as incomplete; the response no longer contains the item. No output index
+        is reused, because the SDK refuses a repeated index. Later items have higher numbers, because a later attempt
+        writes them.
         """
         if self._after < 0:
             for item in self._taken_back:
@@ -469,7 +475,7 @@ def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
 
 
 def _has_had(turn: Turn, number: int) -> bool:
-    """Whether the band of `number` belongs to an attempt of this turn, or to a cut block in it."""
+    """Returns whether the band of `number` was begun by an attempt of this turn, or by an interrupted block in it."""
     attempt = number // BAND + 1
     return any(turn.has_had(attempt - cuts) for cuts in range(LEAST_STEP))
 

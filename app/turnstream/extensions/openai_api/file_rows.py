@@ -7,7 +7,7 @@ from turnstream.storage.contents import UPLOADS
 from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.uploads import UPLOAD_COLUMNS, Upload, upload_from
 
-# The plan limits an owner's uploads; ids are in the order of creation.
+# The plan limits an owner's uploads, so there are few rows. The order of ids is the order of creation.
 LIST_UPLOADS = Statement(
     f"""
     SELECT {UPLOAD_COLUMNS}, false AS created FROM uploads
@@ -22,8 +22,8 @@ LIST_UPLOADS = Statement(
 async def page_of_uploads(
     database: Database, owner: str, after: UUID | None, most: int, purpose: str | None, usual: str, *, descending: bool
 ) -> Sequence[Upload]:
-    """Up to `most` uploads of the owner behind `after`, with this purpose unless it is None. Uploads without a purpose
-    have the `usual` one.
+    """Returns up to `most` uploads of the owner that follow `after`, and that have the purpose `purpose` if it is
+    given. An upload without a purpose has the purpose `usual`.
     """
     asked = {"after": after, "most": most, "purpose": purpose, "usual": usual, "descending": descending}
     return [upload_from(row) for row in await database.rows(LIST_UPLOADS, owner=owner, **asked)]

@@ -21,12 +21,13 @@ from turnstream.kit.text import unstorable
 from turnstream.libraries.uploading import require_uploads, take_upload
 from turnstream.storage.owners.uploads import Upload
 
-# The accepted purposes of a file: input of the model. Other purposes start jobs that this server does not have.
+# The accepted purposes of a file, which all mean that the file is input of a model. Other purposes start jobs that this
+# server does not have.
 PURPOSES = ("user_data", "assistants", "vision")
-_USUAL = PURPOSES[0]  # of uploads without a purpose
+_USUAL = PURPOSES[0]  # the purpose that an upload without a purpose shows
 _LONGEST_NAME = 1_000  # characters
 _MOST_PARTS = 20
-_ROOM = 10_000  # bytes of a form around its file
+_ROOM = 10_000  # bytes that a form may have besides its file
 MOST_LISTED = 10_000
 
 
@@ -96,7 +97,7 @@ def _file(upload: Upload) -> Json:
         "id": str(upload.id),
         "object": "file",
         "bytes": upload.size,
-        "created_at": (upload.id.int >> 80) // 1000,  # a UUID of version 7 begins with its milliseconds
+        "created_at": (upload.id.int >> 80) // 1000,  # a UUID of version 7 begins with its time in milliseconds
         "filename": upload.name or f"{upload.id}.{suffix}",
         "purpose": upload.purpose or _USUAL,
         "status": "processed",

@@ -1,4 +1,4 @@
-"""Items without ids of this server, converted to items of a history."""
+"""Converts items that have no ids of this server to items of a history."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ PLACE = "input"
 
 
 def past_items(items: Sequence[InputItem]) -> Iterator[PastItem]:
-    """Instructions are not part of a history. Raises RequestRefused."""
+    """Yields the items of a history, without instructions. Raises RequestRefused."""
     for item in items:
         match item:
             case MessageItem(role="user", content=content):

@@ -43,8 +43,9 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 @dataclass(slots=True)
 class Input:
-    """The input of a request: a `history`, the `last_answer`, and the new part: `blocks` of the user in the form of
-    NewTurn, `answers` to calls, and `instructions`. `origin` is the response with the ids of the last answer's items.
+    """The input of a request. It consists of a `history`, the `last_answer`, and a new part: `blocks` of the user in
+    the form of NewTurn, `answers` to calls, and `instructions`. `origin` is the response that the ids of the last
+    answer's items name.
     """
 
     items: Sequence[InputItem]
@@ -58,7 +59,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a request, without its input. `place` is the field of the format."""
+    """The options of a request, without its input. `place` is the field that contains the format."""
 
     model: str | None
     instructions: str | None = None
@@ -72,12 +73,12 @@ class Options:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Response headers with the names of ignored members."""
+        """Returns response headers that name the ignored members."""
         return {IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 
 def items_of(given: str | Sequence[InputItem] | None) -> Sequence[InputItem]:
-    """The items of an input, which may be a single text."""
+    """Returns the items of an input, which may be a single text."""
     return [MessageItem(role="user", content=given)] if isinstance(given, str) else given or []
 
 
@@ -122,7 +123,7 @@ def blocks_of(content: str | Sequence[PartIn], place: str) -> list[Json]:
 
 
 def text_of(content: str | Sequence[PartIn], place: str) -> str:
-    """Raises RequestRefused for content other than text."""
+    """Returns the text of a message. Raises RequestRefused if its content is not only text."""
     if isinstance(content, str):
         return content
     for number, part in enumerate(content):
@@ -160,7 +161,9 @@ def _file(part: FileIn, place: str) -> Json:
 
 
 def _source(given: str | ImageUrlIn | None, place: str) -> Json:
-    """The bytes of a data: URL, a file in plain base64, or an upload by its id or its path."""
+    """Returns the source of a file, which the client sends as a data: URL, in plain base64, or as an upload's id or
+    path.
+    """
     text = (given.url if isinstance(given, ImageUrlIn) else given) or ""
     if (source := source_of_url(text)) is not None:
         return source
@@ -176,7 +179,7 @@ def _source(given: str | ImageUrlIn | None, place: str) -> Json:
 
 
 async def items_of_messages(messages: Sequence[ChatMessageIn]) -> tuple[list[InputItem], list[str]]:
-    """Returns the messages as items of responses, and the field of each. Raises RequestRefused."""
+    """Returns the messages as items of responses, and the field of each item. Raises RequestRefused."""
     items: list[InputItem] = []
     places: list[str] = []
     portions = Portions()
@@ -260,7 +263,7 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
     texts = [*([options.instructions] if options.instructions else []), *input.instructions]
     prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
     held = held_options() | services.resolver.held_by(options.model)
-    # The instructions of the response before do not apply.
+    # The instructions of the previous response do not apply.
     if prompt is None and follows and "system_prompt" not in held:
         prompt = services.resolver.defaults.system_prompt or ""
     held_tools = "tools" in held and options.tools is None
@@ -281,7 +284,7 @@ def new_turn(services: Services, options: Options, input: Input, *, follows: boo
 
 
 def choice_of(given: str | ToolChoiceIn, tools: Sequence[ToolIn] | None) -> tuple[Json, Sequence[ToolIn] | None]:
-    """Returns the choice in the server's terms, and the remaining tools. Raises RequestRefused."""
+    """Returns the choice in the server's terms, and the tools that remain after it. Raises RequestRefused."""
     if isinstance(given, str) and given in _CHOICES:
         return {"type": _CHOICES[given]}, tools
     if isinstance(given, ToolChoiceIn) and given.type in ("function", "custom"):
@@ -295,7 +298,7 @@ def choice_of(given: str | ToolChoiceIn, tools: Sequence[ToolIn] | None) -> tupl
 
 
 def output_of_format(format: FormatIn | None, place: str) -> Json | None:
-    """The output of a structured turn, from a format. Raises RequestRefused."""
+    """Converts a format to the output of a structured turn. Raises RequestRefused."""
     if format is None or format.type == "text":
         return None
     if format.type == "json_object":
@@ -307,7 +310,7 @@ def output_of_format(format: FormatIn | None, place: str) -> Json | None:
 
 
 def origin_of(sent: ResponseIn) -> ResponseId | None:
-    """Returns the response before, named by the request. Raises RequestRefused."""
+    """Returns the previous response, if the request names one. Raises RequestRefused."""
     if sent.previous_response_id is None:
         return None
     if sent.conversation is not None:
@@ -324,7 +327,7 @@ def unknown_previous(id: str) -> RequestRefused:
 
 
 def result_text(item: FunctionOutputItem) -> str:
-    """The output of a function as text for the model."""
+    """Returns the output of a function as text for the model."""
     if isinstance(item.output, str):
         return item.output
     texts = [part.text or "" for part in item.output if part.type in _TEXTS]

@@ -1,4 +1,6 @@
-"""Items sent by clients: messages of the user, outputs of functions, decisions about approvals."""
+"""Items that clients send (messages of the user, outputs of functions, decisions about approvals), and the items of a
+whole conversation.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,18 +27,20 @@ from turnstream.libraries.dialects.histories import NO_MESSAGE, is_recorded
 
 
 def user_item(turn: Turn) -> Json:
-    """A user turn as a message."""
+    """Returns a user turn as a message."""
     content = [part for block in turn.blocks if (part := _part(block)) is not None]
     return {"type": "message", "id": item_id("msg", turn), "role": "user", "status": "completed", "content": content}
 
 
 def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
-    """The input of a part of a turn: the message, or the answers to the calls that waited before the part."""
+    """Returns the input of a part of a turn: the message, or the answers to the calls that waited before the part."""
     return list(_answers(turn, part)) if part else [user_item(user_turn)]
 
 
 async def items_of_path(path: Sequence[Turn]) -> list[Json]:
-    """Returns the items of a conversation, from consecutive turns. The event loop runs other tasks in between."""
+    """Returns the items of a conversation, which consists of consecutive turns. It pauses between portions, so that the
+    event loop can run other tasks.
+    """
     items: list[Json] = []
     portions = Portions()
     for turn in path:
@@ -58,12 +62,14 @@ async def items_of_path(path: Sequence[Turn]) -> list[Json]:
 
 
 def is_placeholder(turn: Turn) -> bool:
-    """Whether a user turn is a placeholder before an answer: nobody sent it."""
+    """Returns whether a user turn is a placeholder before an answer, which nobody has sent."""
     return [block.text for block in turn.blocks] in ([], [NO_MESSAGE["text"]])
 
 
 def _was_elsewhere(turn: Turn) -> bool:
-    """Whether the answer is from a recorded history, or a copy of such an answer. Its calls belong to the client."""
+    """Returns whether the answer comes from a recorded history, or is a copy of such an answer. The calls in such an
+    answer belong to the client.
+    """
     is_copy = turn.forked_from is not None and not any(round.usage for round in turn.rounds)
     return is_recorded(turn) or is_copy
 
@@ -111,7 +117,7 @@ def _answer(turn: Turn, ask: Ask, number: int) -> Json:
 
 
 def _part(block: Block) -> Json | None:
-    """A block of a user's message; the bytes of files are at the path of their upload."""
+    """Returns a block of a user's message as a part of an item. A file is named by the path of its upload."""
     members = msgspec.json.decode(block.data or "{}")
     upload = members.get("source", {}).get("id")
     if block.type == TEXT:

@@ -1,5 +1,6 @@
-"""The members of a request for the model, in three classes: members that change the answer, which the model must
-support; labels, hints and telemetry, for models that accept them; and the model's own parameters.
+"""Sorts the members of a request that concern the model into three classes: members that change the answer, which the
+model must support; labels, hints and telemetry, which only models that accept them receive; and the model's own
+parameters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,10 +9,10 @@ from turnstream.api.services import Services
 from turnstream.extensions.openai_api.objects import Json
 from turnstream.extensions.openai_api.schemas import ChatIn, ResponseIn, StreamOptionsIn
 
-IGNORED = "Turnstream-Ignored"  # the header with the names of members without an effect
+IGNORED = "Turnstream-Ignored"  # the header that names the members without an effect
 
-# Labels, hints, telemetry, and values equal to OpenAI's defaults: the answer is as good without them. If values are
-# listed, other values change the answer.
+# Labels, hints, telemetry, and values that equal OpenAI's defaults. The answer is as good without them. If a member
+# lists values here, any other value changes the answer.
 HINTS: Mapping[str, Sequence[object] | None] = {
     "client_metadata": None,
     "frequency_penalty": (0,),
@@ -33,7 +34,7 @@ _NAMED = ("temperature", "top_p", "parallel_tool_calls", "verbosity")
 
 
 def params_of(services: Services, model: str | None, sent: ResponseIn | ChatIn) -> tuple[Json, list[str]]:
-    """Returns the model's parameters by their own names, and the names of ignored members."""
+    """Returns the parameters under the model's own names for them, and the names of ignored members."""
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)
     given = {name: value for name in _NAMED if (value := getattr(sent, name, None)) is not None}
@@ -49,7 +50,7 @@ def params_of(services: Services, model: str | None, sent: ResponseIn | ChatIn) 
 
 
 def effort_of(services: Services, model: str | None, effort: str) -> Json:
-    """The effort, under the model's parameter for it."""
+    """Returns the effort as a value of the model's parameter for efforts."""
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)
     known = {parameter.name: parameter for parameter in resolver.params.listed(checked)}
@@ -60,7 +61,7 @@ def effort_of(services: Services, model: str | None, effort: str) -> Json:
 
 
 def unheeded(sent: ResponseIn | ChatIn) -> list[str]:
-    """The names of members without an effect for any model."""
+    """Returns the names of members that have no effect for any model."""
     options: StreamOptionsIn | None = sent.stream_options
     names = ["stream_options.include_obfuscation"] if options and options.include_obfuscation else []
     if isinstance(sent, ResponseIn):

@@ -23,10 +23,10 @@ Json = dict[str, Any]
 # The label of this server's tools, and of the tools of the model's provider.
 SERVER, PROVIDER = "turnstream", "provider"
 
-# The separator between the name of a tool and of its namespace: models use a single name. Such names have only letters,
-# digits, _ and -.
+# Separates the name of a tool from the name of its namespace, because models use a single name. Names for models have
+# only letters, digits, _ and -.
 _IN = "--in--"
-# The input of a custom tool, which is any text: models call functions with JSON.
+# The schema of a custom tool. Its input is any text, which becomes a member because models call functions with JSON.
 CUSTOM: Mapping[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The whole input of the tool, as text."}},
@@ -48,7 +48,9 @@ _CONVERSATION = re.compile("conv_([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """A response: a turn, or its part between two waits for the client. Its `part` counts the waits before."""
+    """The id of a response. A response is a turn, or a part of a turn between two waits for the client; `part` counts
+    the waits before it.
+    """
 
     chat: UUID
     turn: UUID
@@ -69,8 +71,8 @@ class ResponseId:
 
 
 def item_id(prefix: str, turn: Turn, *place: int) -> str:
-    """The id of an item: its turn, and for an assistant's item the index of its block and the block's attempt. An item
-    that replaces a voided one has another id.
+    """Returns the id of an item. The id contains the turn, and for an assistant's item the index and the attempt of its
+    block, so that an item that replaces a voided item has another id.
     """
     return "_".join([f"{prefix}_{turn.chat_id.hex}{turn.id.hex}", *map(str, place)])
 
@@ -80,7 +82,7 @@ def approval_id(turn: Turn, call: Block) -> str:
 
 
 def turn_of_item(id: object) -> tuple[UUID, UUID, int | None] | None:
-    """The chat, the turn and the block of an item with this id; None for a foreign id."""
+    """Returns the chat, the turn and the block of the item with this id, or None if the id is not of this server."""
     found = _ITEM.fullmatch(id) if isinstance(id, str) else None
     return (UUID(found[1]), UUID(found[2]), int(found[3]) if found[3] else None) if found else None
 
@@ -95,7 +97,7 @@ def chat_of_conversation(id: str) -> UUID | None:
 
 
 def parts_of(turn: Turn) -> int:
-    """The number of responses in a turn: one, plus one for each round with answers of the client."""
+    """Returns the number of responses in a turn: one, plus one for each round with answers of the client."""
     return 1 + len({ask.round for ask in turn.asks if ask.is_marked and ask.answer is not None})
 
 
@@ -104,7 +106,7 @@ def parts_of(turn: Turn) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ResponseState:
-    """The present state of a response. `status` is in OpenAI's terms."""
+    """The current state of a response. `status` is in OpenAI's terms."""
 
     status: str = "in_progress"
     output: Sequence[Json] = ()
@@ -114,7 +116,7 @@ class ResponseState:
 
 
 def failure_of(type: str) -> tuple[int, str, str]:
-    """The status, type and code of a turn's failure; the SDKs choose the class of their error by these."""
+    """Returns the status, type and code of a turn's failure, by which the SDKs choose the class of their error."""
     match failure_class(type):
         case "account":
             return 502, "server_error", "server_error"
@@ -147,7 +149,7 @@ def state_of(end: TurnEnd, is_structured: bool) -> ResponseState:
 def response_json(
     turn: Turn, part: int, state: ResponseState, previous: str | None = None, *, stored: bool = True
 ) -> Json:
-    """The response object. `previous` is the id of the response before."""
+    """Returns the response object. `previous` is the id of the previous response."""
     request = turn.request
     assert request is not None
     assert turn.created_at is not None
@@ -192,7 +194,7 @@ def text_format(turn: Turn) -> Json:
 
 
 def usage_json(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """The sum of the usage of several model calls."""
+    """Returns the sum of the usage of several model calls."""
     tokens = total_tokens(usages)
     read = tokens.input + tokens.cache_read + tokens.cache_write
     return {
@@ -225,22 +227,22 @@ def reasoning_tokens(usages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def role_tools(turn: Turn) -> frozenset[str]:
-    """The tools that receive the output of a structured turn. Their calls are not shown."""
+    """Returns the tools that receive the output of a structured turn. Calls of these tools are not shown."""
     return frozenset(spec.name for spec in turn.request.tools if spec.role is not None) if turn.request else frozenset()
 
 
 def is_server_call(runner: Runner | None, name: str | None, roles: frozenset[str]) -> bool:
-    """Whether a call or its result is shown as a call of the server, in which the client has no part."""
+    """Returns whether a call or its result is shown as a call that the server makes without the client."""
     return runner == "provider" or (runner == "server" and name not in roles)
 
 
 def flat_name(name: Any, namespace: Any) -> Any:
-    """The name of a tool for models."""
+    """Returns the name by which models call a tool."""
     return f"{name}{_IN}{namespace}" if namespace else name
 
 
 def names_of(flat: str | None) -> Json:
-    """The name of a tool and of its namespace, if it has one."""
+    """Returns the name of a tool, and the name of its namespace if it has one."""
     name, _, namespace = (flat or "").partition(_IN)
     return {"name": name, "namespace": namespace} if namespace else {"name": flat}
 
@@ -251,7 +253,9 @@ def custom_tools(turn: Turn) -> frozenset[str]:
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool. If the arguments of the model are not JSON, the whole text is the input."""
+    """Returns the input of a custom tool. If the model's arguments are not the expected JSON, all their text is the
+    input.
+    """
     with suppress(msgspec.DecodeError):
         found = msgspec.json.decode(arguments)
         if isinstance(found, dict) and isinstance(found.get("input"), str):
@@ -260,12 +264,12 @@ def custom_input(arguments: str) -> str:
 
 
 def function_of(block: Block) -> Json:
-    """The function and the arguments of a call."""
+    """Returns the function and the arguments of a call."""
     return {**names_of(block.name), "arguments": block.text.strip() or "{}"}
 
 
 def annotations_of(block: Block) -> list[Json]:
-    """The citations of web pages in a text."""
+    """Returns the citations of web pages in a text."""
     citations = block_details(block).get("citations") if block.type == TEXT else None
     found = [each for each in citations if isinstance(each, dict)] if isinstance(citations, list) else []
     return [

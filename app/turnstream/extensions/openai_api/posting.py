@@ -1,4 +1,4 @@
-"""The use case of a response: a post of a message behind its history, or the answers to waiting calls."""
+"""Creates a response: posts a message after its history, or answers the calls that wait."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,8 +43,8 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The chat of a response, None for a new one, and the response before. `named`: the request names the response, not
-    only the items of its input.
+    """The place of a response: its chat, or None for a new chat, and the previous response `origin`. `named` is set if
+    the request names the response or its conversation, not only items.
     """
 
     chat: UUID | None = None
@@ -53,7 +53,9 @@ class Place:
 
 
 class Posting:
-    """One request for a response. Without `stores`, a chat that begins with the response is deleted after its end."""
+    """One request for a response. Without `stores`, a chat that begins with the response is deleted when the response
+    has ended.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class Posting:
         self._stores = stores
 
     async def respond(self, place: Place) -> tuple[Turn, int]:
-        """Returns the turn with the answer, and the part of it that is the response."""
+        """Returns the turn that answers, and the number of its part that is the response."""
         if not (self._input.blocks or self._input.answers):
             return await self._continue(place), 0
         if place.named:
@@ -85,7 +87,7 @@ class Posting:
             history, answer = past_items(input.history), past_items(input.last_answer)
             found = await find_place(self._services, self._identity, history, answer)
         if found is None and input.origin is not None and not await self._is_edited(input.origin):
-            # The input contains a part of the conversation by ids: a digest would not match the history.
+            # The input names a part of the conversation by ids, so a digest of the input would not match the history.
             return await self._follow(Place(input.origin.chat, input.origin)) or (await self._post(_FOREIGN), 0)
         place = Place(found.chat, ResponseId(found.chat, found.turn, found.part)) if found else _FOREIGN
         answered = await self._follow(place) or (await self._post(_FOREIGN), 0)
@@ -93,7 +95,7 @@ class Posting:
         return answered
 
     async def _is_edited(self, origin: ResponseId) -> bool:
-        """Whether the history before the response differs from the stored one, or the response does not exist."""
+        """Returns whether the response does not exist, or the history before it differs from the stored history."""
         with suppress(NotFound):
             self._identity.require_reach(origin.chat)
             await self._services.storage.turns.get(self._owner, origin.chat, origin.turn)
@@ -101,7 +103,7 @@ class Posting:
         return True
 
     async def _follow(self, place: Place) -> tuple[Turn, int] | None:
-        """Answers calls of the named response, or posts behind it. None if neither is possible."""
+        """Answers calls of the response at `place`, or posts a message after it. Returns None if it can do neither."""
         if self._input.answers:
             return await self._answer(place)
         return (await self._post(place), 0) if place.chat else None
@@ -125,7 +127,7 @@ class Posting:
         return (await post_message(services, new, Target(owner, place.chat, parent), self._key)).assistant_turn
 
     async def _post_in_new_chat(self, new: NewTurn, *, goes_on: bool) -> Turn:
-        """Posts behind the history of the input, and records the history."""
+        """Records the history of the input in a new chat, and posts the message after the history."""
         services, owner = self._services, self._owner
         self._identity.require_reach(None)
         history = None
@@ -139,8 +141,8 @@ class Posting:
         return turn
 
     async def _continue(self, place: Place) -> Turn:
-        """Continues the answer at the end of the input; in a new chat if no chat has the history, or if this one must
-        not be stored.
+        """Continues the answer at the end of the input. Continues it in a new chat if no chat has the history, or if
+        the response must not be stored.
         """
         self._identity.require("send")
         self._input.blocks = [NO_MESSAGE]
@@ -155,7 +157,7 @@ class Posting:
         return turn
 
     async def _turn_of(self, id: ResponseId) -> Turn:
-        """Raises RequestRefused."""
+        """Returns the turn of a response. Raises RequestRefused."""
         with suppress(NotFound):
             turn = await self._services.storage.turns.get(self._owner, id.chat, id.turn)
             if turn.role == "assistant":
@@ -165,8 +167,9 @@ class Posting:
     # --- answers to calls --------------------------------------------------------------------------------------------
 
     async def _answer(self, place: Place) -> tuple[Turn, int] | None:
-        """Stores the answers of the input; returns the turn, and its part after them. An accompanying message becomes a
-        steer of the running turn. Returns None if no call waits for the answers, and the input contains the calls.
+        """Stores the answers of the input. Returns the turn, and the number of its part after the answers. A message
+        beside the answers becomes a steer of the running turn. Returns None if no call waits for the answers, and the
+        input contains the calls.
         """
         services, identity, origin = self._services, self._identity, place.origin
         has_calls = not place.named and self._has_calls()
@@ -189,14 +192,14 @@ class Posting:
             return turn, part
         if turn.ended and has_calls:
             return None
-        if turn.ended:  # not 409: the SDKs would retry
+        if turn.ended:  # not 409, after which the SDKs would retry
             raise RequestRefused(f"No call of {origin} waits for an output any more: it has ended.", field="input")
         _check_nothing_waits(turn, [decision.tool_use_id for decision in decisions])
         new = new_turn(services, self._options, self._input, follows=True) if self._input.blocks else None
         return await store_results(services, identity, turn, decisions, self._key, new), part
 
     def _has_calls(self) -> bool:
-        """Whether the input has the call of each answer."""
+        """Returns whether the input contains the call of each answer."""
         items = [*self._input.history, *self._input.last_answer]
         calls = {item.id for item in past_items(items) if isinstance(item, PastCall)}
         return all(isinstance(item, FunctionOutputItem) and item.call_id in calls for item in self._input.answers)
@@ -206,7 +209,9 @@ _FOREIGN = Place()
 
 
 def _may_wait(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) -> bool:
-    """Whether the turn has asked its client for each of these outputs, and has the same output or none."""
+    """Returns whether the turn has asked its client for each of these outputs, and has received the same output or
+    none.
+    """
     for item in answers:
         if isinstance(item, ApprovalItem):
             return False
@@ -231,7 +236,7 @@ def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
 
 
 def _asks_of(turn: Turn, decisions: Sequence[Decision]) -> list[Ask]:
-    """Raises RequestRefused for a decision about a call without an ask."""
+    """Returns the ask of each decision. Raises RequestRefused if a call has no ask."""
     asks = [(decision.tool_use_id, last_ask(turn, decision.tool_use_id)) for decision in decisions]
     for call, ask in asks:
         if ask is None:
@@ -248,6 +253,8 @@ def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
 
 
 def is_to_be_stored(services: Services, sent: ResponseIn | ChatIn) -> bool:
-    """Whether to store the response: as requested, or by the operator's setting of the model. Raises RequestRefused."""
+    """Returns whether to store the response. The request decides, or else the operator's setting for the model. Raises
+    RequestRefused.
+    """
     resolver = services.resolver
     return resolver.models.check(sent.model or resolver.defaults.model).stores if sent.store is None else sent.store

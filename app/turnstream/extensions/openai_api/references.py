@@ -1,4 +1,4 @@
-"""References in an input to stored items."""
+"""Replaces references in an input by the stored items to which they refer."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from turnstream.extensions.openai_api.objects import Json, turn_of_item
 from turnstream.extensions.openai_api.schemas import InputItem, ItemIn, OutputItem
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(ItemIn)
-_MOST_BRANCHES = 20  # references of one input: each is read
+_MOST_BRANCHES = 20  # branches to which one input may refer; each is read
 
 
 async def with_referenced(services: Services, identity: Identity, items: Sequence[InputItem]) -> Sequence[InputItem]:
@@ -42,7 +42,7 @@ async def with_referenced(services: Services, identity: Identity, items: Sequenc
 
 
 def _place_of(item: InputItem) -> tuple[UUID, UUID] | None:
-    """The chat and the turn of a reference's item."""
+    """Returns the chat and the turn of the item to which a reference refers."""
     if not isinstance(item, OutputItem) or item.type != "item_reference":
         return None
     place = turn_of_item(item.id)

@@ -39,7 +39,9 @@ _NUMBER = re.compile("-?[0-9]{1,17}")
 
 
 async def create_response(request: Request) -> Response:
-    """Posts a message, or answers waiting calls; returns the response, its stream, or at once its beginning."""
+    """Posts a message, or answers the calls that wait. Returns the response, its stream or, for `background`, its
+    beginning.
+    """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, ResponseIn)
     if sent.background and sent.store is False:
@@ -67,7 +69,7 @@ async def create_response(request: Request) -> Response:
 
 
 async def count_input_tokens(request: Request) -> Response:
-    """The number of tokens at the start of a response with this body."""
+    """Returns the number of input tokens with which a response to this body would start."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, ResponseIn)
     items = await with_referenced(services, identity_of(request), items_of(sent.input))
@@ -103,7 +105,7 @@ async def get_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Returns the present response: an ended response is unchanged."""
+    """Cancels the response unless it has ended, and returns it."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
     if not turn.ended:
@@ -115,19 +117,19 @@ async def cancel_response(request: Request) -> Response:
 
 
 async def delete_response(request: Request) -> Response:
-    """Deletes the turn of the response, and the later responses."""
+    """Deletes the turn of the response, and all later responses."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # also to the descendants of the turn
+    identity_of(request).require_reach(id.chat)  # the credential must also reach the descendants of the turn
     await delete_turn(services, owner, turn)
     return Response(to_json({"id": str(id), "object": "response", "deleted": True}), media_type="application/json")
 
 
 async def list_input_items(request: Request) -> Response:
-    """The input of the response: the client's message, or its answers to calls."""
+    """Returns the input of the response: the client's message, or the client's answers to calls."""
     services, owner = services_and_owner(request)
     id, turn = await _found(request, services, owner)
-    identity_of(request).require_reach(id.chat)  # the answered question is not part of the turn
+    identity_of(request).require_reach(id.chat)  # the user's message is outside of the turn
     assert turn.parent_id is not None
     user_turn = await services.storage.turns.get(owner, id.chat, turn.parent_id)
     items = input_items_of(user_turn, turn, id.part)
@@ -135,7 +137,7 @@ async def list_input_items(request: Request) -> Response:
 
 
 def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool = False) -> Response:
-    """A page of items, newest first unless `order` is `asc`. Raises RequestRefused."""
+    """Returns a page of items, newest first unless `order` is `asc`. Raises RequestRefused."""
     _check_query(request, "limit", "order", "after")
     limit, order = limit_of(request, 20, 100), request.query_params.get("order", "desc")
     if order not in {"asc", "desc"}:
@@ -158,7 +160,9 @@ def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool =
 
 
 async def place_of(request: Request, services: Services, sent: ResponseIn) -> Place:
-    """The chat of the response and the response before: the named one, or the newest of the conversation."""
+    """Returns the chat of the response, and the previous response, which is the named one or the newest of the
+    conversation.
+    """
     origin, identity = origin_of(sent), identity_of(request)
     if sent.conversation is not None:
         name = sent.conversation if isinstance(sent.conversation, str) else sent.conversation.id
@@ -173,7 +177,7 @@ async def place_of(request: Request, services: Services, sent: ResponseIn) -> Pl
 
 
 async def previous_path(services: Services, owner: str, origin: ResponseId) -> Sequence[Turn]:
-    """The path to the response that a request names. Raises RequestRefused."""
+    """Returns the path to the response that a request names. Raises RequestRefused."""
     try:
         return await services.storage.turns.path(owner, origin.chat, origin.turn)
     except NotFound:
@@ -181,7 +185,7 @@ async def previous_path(services: Services, owner: str, origin: ResponseId) -> S
 
 
 async def _found(request: Request, services: Services, owner: str) -> tuple[ResponseId, Turn]:
-    """Returns the response's position in the path, and its turn. Raises NotFound."""
+    """Returns the id of the response that the URL names, and the turn of the response. Raises NotFound."""
     text = request.path_params["response"]
     id = ResponseId.parse(text)
     if id is None:
@@ -197,14 +201,14 @@ async def _found(request: Request, services: Services, owner: str) -> tuple[Resp
 
 
 async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
-    """Returns the id of the response before: the id of its first part."""
+    """Returns the id of the previous response, namely of its first part."""
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None
 
 
 def _check_query(request: Request, *known: str) -> None:
-    """Raises RequestRefused for an unsupported parameter of the query."""
+    """Raises RequestRefused if the query has a parameter that is not `known`."""
     for name in request.query_params:
         if name not in known:
             names = ", ".join(f"`{each}`" for each in known)

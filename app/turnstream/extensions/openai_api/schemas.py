@@ -22,7 +22,8 @@ from turnstream.extensions.openai_api.objects import flat_name
 from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, text_or_other
 from turnstream.llm.conversation.messages import SUMMARISED
 
-# Members that a response always has, or never has because they are not needed here. Probabilities are not stored.
+# Accepted values of `include`. A response always has the named member, or never has it because clients do not need it
+# here. Probabilities are not stored.
 Included = Literal["message.input_image.image_url", "message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
@@ -41,8 +42,8 @@ class FileIn(OpenBody):
 
 
 class PartIn(FileIn):
-    """A part of a message or of an output. Its `type` decides which members apply; an unsupported type is refused if a
-    model would get the part.
+    """A part of a message or of an output. Its `type` decides which members apply; an unsupported type is refused if
+    the part would be sent to a model.
     """
 
     type: Annotated[
@@ -86,7 +87,7 @@ class ApprovalItem(LenientBody):
 
 
 class OutputItem(LenientBody):
-    """An item of an earlier response, found here by its id."""
+    """An item of an earlier response. The server finds the item by its id."""
 
     type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"] = "item_reference"
     id: str | None = None
@@ -95,11 +96,11 @@ class OutputItem(LenientBody):
     arguments: Storable | None = None
 
 
-SUMMARY_MARK = "turnstream:"  # before the summary in our compaction items
+SUMMARY_MARK = "turnstream:"  # precedes the summary in our compaction items
 
 
 def _as_known(value: Any) -> Any:
-    """Converts calls and outputs of custom tools and namespaces to those of functions, and a summary of the
+    """Converts calls and outputs of custom tools and namespaces to calls and outputs of functions, and a summary of the
     conversation to a message.
     """
     if not isinstance(value, dict):
@@ -167,7 +168,7 @@ class FunctionToolIn(FunctionIn):
 
 
 class CustomToolIn(LenientBody):
-    """A client tool with any text as input. A grammar in its `format` is a hint for the model. In chat completions the
+    """A client tool whose input is any text. A grammar in its `format` is a hint for the model. In chat completions the
     other members are inside of `custom`.
     """
 
@@ -188,7 +189,7 @@ def _own_tag(value: Any) -> str:
 
 
 class NamespaceToolIn(LenientBody):
-    """Client tools with a common name."""
+    """Client tools that share a namespace."""
 
     type: Literal["namespace"]
     name: Storable
@@ -253,7 +254,7 @@ class NamedToolIn(LenientBody):
 
 
 class AllowedIn(LenientBody):
-    """A selection of the request's tools. They are in `allowed_tools` in chat completions."""
+    """A selection of the request's tools. In chat completions the selection is in `allowed_tools`."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[NamedToolIn] | None = None
@@ -279,7 +280,7 @@ class ConversationIn(Body):
 
 
 class FormatIn(Body):
-    """The format of an answer. `strict` applies to every schema here."""
+    """The format of an answer. Every schema is strict here, whatever `strict` is."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -296,7 +297,7 @@ class TextIn(Body):
 
 
 class ReasoningIn(Body):
-    """A `summary` is returned in any case."""
+    """The reasoning of the model. The response has summaries even if `summary` does not request them."""
 
     effort: Storable | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -339,7 +340,7 @@ class ResponseIn(OpenBody):
 
 
 class ConversationBody(Body):
-    """The body of POST /v1/conversations, and of a change of one."""
+    """The body of POST /v1/conversations, and of the call that changes a conversation."""
 
     items: InputIn = None
     metadata: Labels | None = None
@@ -423,7 +424,7 @@ class ChatIn(OpenBody):
 
 
 class EmbeddingsIn(OpenBody):
-    """The body of POST /v1/embeddings. Other members are passed on."""
+    """The body of POST /v1/embeddings. Other members are sent to the provider."""
 
     model: ModelName
     input: Annotated[
@@ -432,8 +433,8 @@ class EmbeddingsIn(OpenBody):
 
 
 class OpenAiRefusal(BaseModel):
-    """The reason of a refusal, in OpenAI's form. `param` is the path of the wrong field, `limit` the reached limit of
-    the owner.
+    """The reason of a refusal, in OpenAI's form. `param` is the path of the wrong field, `limit` the limit of the owner
+    that is reached.
     """
 
     model_config = ConfigDict(json_schema_extra=without_defaults)

@@ -1,4 +1,4 @@
-"""Reads of responses: as a stream, to their end, or in their present state. All streams use the same reader."""
+"""Reads responses: as a stream, to their end, or in their current state. All streams use the same reader."""
 
 from collections.abc import AsyncGenerator, Mapping
 
@@ -13,7 +13,7 @@ from turnstream.extensions.openai_api.objects import Json
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.streams import PartReader, current_view, dialect_response
 
-# The SDKs parse every frame with a field as a JSON event, so the first bytes are a comment.
+# The SDKs parse every frame that contains a field as a JSON event, so the first bytes are a comment.
 FIRST = b": \n\n"
 
 
@@ -27,7 +27,7 @@ def response_reader(
     *,
     stored: bool = True,
 ) -> PartReader[ResponseEvents]:
-    """Reads a response from the event after number `after`."""
+    """Returns a reader of a response, which starts with the event after the number `after`."""
     return PartReader(
         services,
         owner,
@@ -37,10 +37,13 @@ def response_reader(
 
 
 async def response_now(services: Services, turn: Turn, part: int, previous: str | None = None) -> Json:
-    """Returns the present response. The event loop runs other tasks in between."""
+    """Returns the response in its current state. It pauses between portions, so that the event loop can run other
+    tasks.
+    """
     view = current_view(services, turn)
     events = ResponseEvents(view.turn, part, previous=previous)
-    marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()  # at one moment
+    # Both are read without a pause, so they match.
+    marks, block, portions = view.marks.copy(), view.block_being_written(), Portions()
     for mark in marks:
         for _ in events.take(mark):
             pass
@@ -57,5 +60,5 @@ def event_stream(
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDKs raise this error."""
+    """Encodes a refusal as the event that the SDKs raise as an error."""
     return b"event: error\ndata: %b\n\n" % to_json(error_json(refusal))

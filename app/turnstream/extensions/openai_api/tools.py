@@ -1,7 +1,7 @@
-"""Conversion of the tools in OpenAI's requests to tools of a turn.
+"""Converts the tools in OpenAI's requests to tools of a turn.
 
-The name of a namespace's tool begins with the tool's own name and ends with the namespace's. A custom tool, with any
-text as input, is a function with one text.
+A tool in a namespace has a name that begins with the tool's own name and ends with the namespace's name. A custom tool,
+whose input is any text, becomes a function with one text.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,17 @@ from turnstream.extensions.openai_api.schemas import (
 )
 from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY
 
-# Agents offer these in every request, for any model.
+# Agents offer these tools in every request, to every model.
 _OFFERS = frozenset({"web_search", "web_search_preview"})
 
 
 def tools_of(
     services: Services, model: str | None, given: Sequence[ToolIn] | None, *, structured: bool = False
 ) -> list[Any]:
-    """Returns the tools of the client, followed by tools of the server: all of them for a request without tools and
-    without a format, else the tools that an item of the type `mcp` allows. A tool of the client replaces a tool of the
-    server with the same name. The client's tools come first, so that positions in errors match the request.
+    """Returns the tools of the client, followed by tools of the server. A request without tools and without a format
+    gets all tools of the server; any other request gets the tools that its item of the type `mcp` allows. A tool of the
+    client replaces a tool of the server with the same name. The client's tools come first, so that positions in errors
+    match the request.
     """
     resolver, names = services.resolver, list(services.resolver.toolset.names)
     if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
@@ -61,8 +62,8 @@ def tools_of(
 def offered(
     services: Services, model: str | None, given: Sequence[ToolIn] | None
 ) -> tuple[Sequence[ToolIn] | None, list[str]]:
-    """Returns the tools, and the names of omitted tools. Agents offer some tools to every model: these are omitted if
-    the provider lacks them.
+    """Returns the tools to use, and the names of omitted tools. Agents offer some tools to every model; these tools are
+    omitted if the provider does not have them.
     """
     resolver = services.resolver
     checked = resolver.models.check(model or resolver.defaults.model)

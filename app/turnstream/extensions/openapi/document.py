@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of endpoints and the handlers' models."""
+"""Generates the OpenAPI document from the table of endpoints and the handlers' models."""
 
 import json
 import re
@@ -85,7 +85,7 @@ _TEXTS = {
     "secret": "the secret of a link, which is the last part of its path",
     "server": "the name of an MCP server",
 }
-# By the module of the handler.
+# Tags by the module of the handler.
 _TAGS = {
     "chats": ("Chats", "Conversations: their titles, system prompts and settings"),
     "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
@@ -103,7 +103,7 @@ class _Frame(BaseModel):
 
 
 def _event_schema(stream: str, events: Mapping[str, type[BaseModel]]) -> type[BaseModel]:
-    """The schema of any event of the stream, after the client has parsed the data."""
+    """Returns the schema that every event of the stream meets, after the client has parsed the data."""
     frames = []
     for name, model in events.items():
         fields: dict[str, Any] = {"event": (Literal[name], ...), "data": (model, ...)}
@@ -116,7 +116,7 @@ Refs = Mapping[type[BaseModel], Json]
 
 
 class OpenApi:
-    """The document of these parts of the API. `params` returns the JSON Schemas of model parameters by name."""
+    """The document of the calls in `parts`. `params` returns the JSON Schemas of model parameters by name."""
 
     def __init__(self, parts: Sequence[CallGroup], params: Callable[[], Json]) -> None:
         self._parts = parts
@@ -124,14 +124,14 @@ class OpenApi:
         self._texts: dict[tuple[str, Version], bytes] = {}
 
     def text(self, server: str, version: Version) -> bytes:
-        """Returns JSON text. The addresses of the calls are relative to `server`."""
+        """Returns the document as JSON text. The addresses of the calls are relative to `server`."""
         if (server, version) not in self._texts:
-            self._texts.clear()  # for another prefix; most servers have a single prefix
+            self._texts.clear()  # drops the text for another prefix; most servers have a single prefix
             self._texts[server, version] = to_json({**self.document(version), "servers": [{"url": server}]})
         return self._texts[server, version]
 
     def document(self, version: Version = "3.1") -> Json:
-        """Returns JSON values."""
+        """Returns the document as JSON values."""
         streams = {name: stream for part in self._parts for name, stream in part.streams.items()}
         frames = {name: _event_schema(name, stream.events) for name, stream in streams.items() if stream.events}
         refs, schemas = self._schemas(streams, frames)
@@ -199,7 +199,7 @@ class OpenApi:
 
 
 def _open_choices(schema: Any) -> None:
-    """A choice without a tag for the document: several options may match, so `oneOf` would be wrong."""
+    """Replaces `oneOf` by `anyOf` in each choice without a tag, because several options of such a choice may match."""
     if isinstance(schema, dict):
         if "oneOf" in schema and "discriminator" not in schema:
             schema["anyOf"] = schema.pop("oneOf")
@@ -211,8 +211,8 @@ def _open_choices(schema: Any) -> None:
 
 
 def _state_defaults(members: Iterable[Any]) -> None:
-    """Adds defaults to the descriptions of members. Some client generators make members with defaults required: those
-    with common models for requests and responses.
+    """Moves defaults into the descriptions of members. Some client generators, which use one model for requests and
+    responses, would make members with defaults required.
     """
     for member in members:
         default = member.pop("default", None)
@@ -293,7 +293,7 @@ def _foreign_answers(endpoint: Endpoint, foreign: Foreign, refs: Refs) -> Json:
 
 
 def problems(endpoint: Endpoint) -> set[int]:
-    """The expected refusals: refusals of this call, and the common refusals of such calls."""
+    """Returns the statuses of the expected refusals: refusals of this call, and refusals that all such calls have."""
     common = set() if endpoint.open else {401, 403, 421, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}
@@ -338,7 +338,7 @@ def _stream(stream: EventStream, refs: Refs, frame: Json | None, version: Versio
 
 
 def _sent(event: str, data: Json) -> Json:
-    """The fields of a server-sent event, all texts. The data field is JSON."""
+    """Returns the schema of a server-sent event. All its fields are texts, and the data field contains JSON."""
     fields = {
         "id": {"type": "string"},
         "event": {"const": event},

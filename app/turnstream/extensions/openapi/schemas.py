@@ -9,7 +9,7 @@ from turnstream.domain.errors import RefusalCode
 
 
 class RecipientOut(BaseModel):
-    """The turn with a delivered message."""
+    """The turn that received a message."""
 
     turn: UUID
     round: Annotated[int | None, Field(description="of a steer: the round of its blocks; 0 before the first one")]
@@ -21,7 +21,7 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457."""
+    """A problem document (RFC 9457)."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""Spans and metrics for OpenTelemetry, if the settings ask for them."""
+"""Spans and metrics for OpenTelemetry, if the settings enable them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The address to which the SDK of OpenTelemetry exports, for `turnstream doctor`."""
+"""Checks the address to which the SDK of OpenTelemetry exports, for `turnstream doctor`."""
 
 import asyncio
 import os
@@ -9,14 +9,17 @@ from urllib.parse import urlsplit
 
 from turnstream.domain.errors import ConfigError
 
-_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")  # the first one set is used
+# The first variable that is set is used.
+_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _BARE = re.compile(r"(?:[\w.-]+|\[[\da-f:]+\]):\d+", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
 _PATIENCE = 5.0  # seconds
 
 
 async def check_endpoint(ping: bool) -> str:
-    """Returns the verified facts. Only the connection is verified, not the acceptance of spans. Raises ConfigError."""
+    """Returns a text with the verified facts. Verifies only that a connection is possible, not that spans are accepted.
+    Raises ConfigError.
+    """
     if find_spec("opentelemetry.sdk") is None:
         raise ConfigError(
             "TURNSTREAM_TRACES is set, and no SDK of OpenTelemetry is installed, so spans go nowhere: pip install"
@@ -42,7 +45,9 @@ async def check_endpoint(ping: bool) -> str:
 
 
 def _address(variable: str, endpoint: str) -> tuple[str, int]:
-    """An address with only a name and a port is an address of gRPC."""
+    """Returns the host and the port of an address. An address that has only a name and a port is an address of gRPC.
+    Raises ConfigError.
+    """
     try:
         url = urlsplit(f"http://{endpoint}" if _BARE.fullmatch(endpoint) else endpoint)
         if url.scheme in _PORTS and url.hostname:

@@ -1,4 +1,4 @@
-"""The span of a model call and its metrics, by OpenTelemetry's conventions for generative AI."""
+"""The span and the metrics of a model call, by OpenTelemetry's conventions for generative AI."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,9 @@ from turnstream.tracing import TRACING, Span, Tracer
 
 
 class RecordedCall(CallSpan):
-    """`measure` records a value of a metric, by its name and labels. `labels` are the labels of this call."""
+    """Records the outcome of one model call. `measure` records a value of a metric, given the metric's name and labels.
+    `labels` are the labels of this call.
+    """
 
     def __init__(self, span: Span, measure: Callable[..., None], labels: Mapping[str, Any]) -> None:
         self._span = span
@@ -82,7 +84,7 @@ def recorded_call(
 
 
 def _as_json(messages: Sequence[Message]) -> str:
-    """The texts of messages; the last ones of a long list, up to the limit."""
+    """Returns the texts of messages as JSON. If the texts exceed the limit, only the last texts are kept."""
     room, found = TRACING.content, []
     for message in reversed(messages):
         parts = []

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Isolated:
-    """Encloses calls of the SDK. Samplers, processors and propagators are foreign code: after an exception, spans are
-    lost, but no turn and no request fails.
+    """Encloses calls of the SDK, because samplers, processors and propagators are foreign code. If they raise an
+    exception, spans are lost, but no turn and no request fails.
     """
 
     def __enter__(self) -> None: ...

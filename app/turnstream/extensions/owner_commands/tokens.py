@@ -56,7 +56,7 @@ def _end(_context: click.Context, _parameter: click.Parameter, text: str | None)
 
 
 def _roles(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
-    """A click callback."""
+    """A click callback. Returns the checked names of roles."""
     return frozenset(name for each in names if (name := checked_name(context, parameter, each)))
 
 
@@ -66,7 +66,7 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.argument("name", callback=checked_owner)  # perhaps the owner, too
+@click.argument("name", callback=checked_owner)  # the name is also the owner, unless `--owner` is given
 @click.option("--owner", callback=checked_owner, help="Owner whose chats and documents it opens.  [default: NAME]")
 @click.option(
     "--scope",

@@ -1,4 +1,4 @@
-"""Plans of owners in a file: the limits of each owner."""
+"""Reads the plans of owners from a file. A plan limits what an owner may use."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

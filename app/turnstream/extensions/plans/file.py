@@ -1,4 +1,4 @@
-"""The file of plans."""
+"""Reads the file of plans."""
 
 import tomllib
 from collections.abc import Mapping
@@ -22,7 +22,9 @@ class _File(BaseModel):
 
 
 def plans_in(file: Path, base: Plan) -> Plans:
-    """The limits of `base` are the defaults of a plan. Raises ConfigError with file, table and key."""
+    """Returns the plans in `file`. A limit that a plan omits is the limit of `base`. Raises ConfigError, which names
+    the file, the table and the key.
+    """
     try:
         with file.open("rb") as stream:
             found = _File.model_validate(tomllib.load(stream))
@@ -43,7 +45,7 @@ def plans_in(file: Path, base: Plan) -> Plans:
 
 
 def _plan(name: str, table: Mapping[str, float], base: Plan) -> Plan:
-    """Raises ValueError."""
+    """Returns the plan in a table. Raises ValueError."""
     for limit, amount in table.items():
         if limit not in {*RATES, *KEPT}:
             raise ValueError(f"plans.{name}.{limit} is no limit; those are {', '.join((*RATES, *KEPT))}")

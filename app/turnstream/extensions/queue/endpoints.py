@@ -38,7 +38,7 @@ async def change_entry(request: Request) -> Response:
     sent, _ = await read_body(request, QueueChange)
     entries = {entry.id: entry for entry in await _queued(services).of_chat(owner, chat)}
     blocks, answer, before = None, None, entries.get(id)
-    if before is not None:  # otherwise the statement finds its position
+    if before is not None:  # otherwise `change` finds out where the message is
         with suppress(NotFound):
             turn = await services.storage.exchanges.answer(owner, chat, before.turn)
             check_turn(turn)
@@ -53,7 +53,7 @@ async def change_entry(request: Request) -> Response:
     try:
         entry = await _queued(services).change(owner, chat, id, change)
     finally:
-        services.live.wake()  # also after a refusal: a claim has skipped the rows that were locked for it
+        services.live.wake()  # even after a refusal, because a claim may have skipped the rows that the change locked
     await _notify(services, owner, request, before, entry)
     return json_response(_entry_out(entry))
 
@@ -81,7 +81,7 @@ async def _blocks(
 
 
 async def _notify(services: Services, owner: str, request: Request, *entries: QueueEntry | None) -> None:
-    """Notifies the readers of the chat, and the runs of the steers."""
+    """Notifies the readers of the chat, and the running turns for which steers wait."""
     services.live.notify(owner, id_of(request, "chat"))
     for turn in {entry.turn for entry in entries if entry is not None and entry.kind == "steer"}:
         await services.live.refresh(turn)

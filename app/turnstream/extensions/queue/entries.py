@@ -16,8 +16,9 @@ EntryKind = Literal["queued", "steer"]
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A message that no model call has received. A `queued` one has the id of its user turn, and `turn` is its answer,
-    behind the answer `after` (None: the root). A `steer` has its own id, and `turn` is its target.
+    """A message that no model call has received. A `queued` message has the id of its user turn; `turn` is its answer,
+    and `after` is the answer that it follows (None: it starts a branch at the root). A `steer` has its own id, and
+    `turn` is its target.
     """
 
     id: UUID
@@ -29,14 +30,14 @@ class QueueEntry:
 
     @property
     def version(self) -> str:
-        """A digest of the displayed members: a move does not change the digest."""
+        """A digest of the displayed members, which a move does not change."""
         shown = [self.kind, *(part for block in self.blocks for part in (block.type, block.text, block.data))]
         return sha256(repr(shown).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """The turn that received a message, and for a steer the round of its blocks `user_text`."""
+    """The turn that received a message, and for a steer the round that contains its `user_text` blocks."""
 
     turn: UUID
     round: int | None = None
@@ -58,8 +59,8 @@ class Delivered(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A user turn and its queued answer, behind the answer `after`. A pair without an entry keeps its position, for
-    example a cancelled answer that has not ended.
+    """A user turn and its queued answer, which follow the answer `after`. A pair that has no entry in the queue keeps
+    its position, for example while its answer is being cancelled.
     """
 
     question: UUID
@@ -68,7 +69,7 @@ class Pair:
 
 
 def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
-    """The consecutive pairs on the branch of `question`, in order. The line ends at a pair with two successors."""
+    """Returns the consecutive pairs on `question`'s branch, in order. The line ends at a pair with two successors."""
     of_answer, behind = {pair.answer: pair for pair in pairs.values()}, _by_predecessor(pairs.values())
     line = deque([pairs[question]])
     while (before := line[0].after) in of_answer:
@@ -81,13 +82,14 @@ def line_of(pairs: Mapping[UUID, Pair], question: UUID) -> list[Pair]:
 def relinked(
     pairs: Mapping[UUID, Pair], line: Sequence[Pair], new_line: Sequence[Pair], edited: Collection[UUID] = ()
 ) -> list[Pair]:
-    """The pairs that readers must read again if `line` becomes `new_line`: each pair that is `edited` or follows
-    another answer than before, and all pairs behind it, in order. Pairs behind the old end of the line follow the new
-    end. Pairs behind a removed pair follow the pair before it.
+    """Returns the pairs that readers must read again if `line` becomes `new_line`, in order: each pair that is `edited`
+    or follows another answer than before, and all pairs after it. Pairs that followed the end of the old line now
+    follow the end of the new line. Pairs that followed a removed pair now follow the pair before it.
     """
     root, kept = (line or new_line)[0].after, {pair.question for pair in new_line}
     placed = {id: pair for id, pair in pairs.items() if id not in {gone.question for gone in line}}
-    # The replacements for answers of the line that are removed, or no longer its end.
+    # If an answer of the line is removed, or is no longer the end of the line, the messages after it now follow the
+    # answer to which it is mapped here.
     instead: dict[UUID | None, UUID | None] = {}
     last = root
     for pair in line:

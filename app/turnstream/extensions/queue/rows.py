@@ -36,7 +36,8 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.rows import OPEN_STATUSES, WITH_TOOLS, block_from, columns_of, steer_from, to_json, turn_from
 from turnstream.storage.runs.record import ADD_BLOCKS
 
-# A question with another answer was delivered with the other answer. A turn started by a report has no message.
+# The pairs in the queue. A question that has another answer was delivered with that answer, and a turn that a report
+# started has no message, so neither is in the queue.
 _PAIRS = """
     SELECT question.id AS question, question.parent_id AS after, question.created_at, turns.id AS answer,
         turns.cancel_requested,
@@ -69,7 +70,7 @@ LOCK_STEERABLE = reads_turns(
     WHERE id = :turn AND status IN {OPEN_STATUSES} AND NOT cancel_requested FOR NO KEY UPDATE OF turns
     """
 )
-# The location of a message outside of the queue: its first answer, or the turn that received it.
+# Finds a message that is no longer in the queue: its first answer, or the turn that received it.
 GET_DELIVERY = Statement(
     """
     SELECT answer.id AS turn, NULL AS round, answer.status = 'queued' AND answer.attempt = 0 AS is_cancelled
@@ -92,7 +93,8 @@ WAS_WITHDRAWN = Statement(
     LIMIT 1
     """
 )
-# Readers of the chat get `turns_deleted`, then these turns. Each pair has its own time after the deletion.
+# Readers of the chat get `turns_deleted`, then the moved turns. Each pair has its own time, after the time of the
+# deletion.
 PLACE_AGAIN = Statement(
     f"""
     WITH touched AS (
@@ -147,13 +149,13 @@ KEY_OF_STEER = Statement(
 DETACH_KEY = Statement(
     "UPDATE idempotency_keys SET turn_id = NULL, steer_id = :entry WHERE turn_id = :answer RETURNING key"
 )
-# A replica of the version before would send the text of a steer that it has read, even after a change.
+# A replica of the previous version would send the text of a steer that it has read, even after a change.
 GET_OLDER_REPLICA = Statement("SELECT id FROM replicas WHERE NOT edits_queue AND lease_until > now() LIMIT 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A position in the line: directly behind the message `entry`, or before all others if None."""
+    """A position in the line: directly behind the message `entry`, or before all other messages if `entry` is None."""
 
     entry: UUID | None
 
@@ -176,7 +178,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The queue of a chat with locked rows."""
+    """The queue of a chat, whose rows are locked."""
 
     connection: Transaction
     chat: UUID
@@ -228,7 +230,7 @@ class _Queue:
         await self.replace(line, line, edited=entry.id)
 
     def moves(self, entry: QueueEntry, place: Behind) -> bool:
-        """Whether the entry has another position than this one."""
+        """Returns whether the entry has another position than `place`."""
         line, new_line = self._moved(self.pairs[entry.id], place)
         return line != new_line
 
@@ -250,7 +252,7 @@ class _Queue:
             await self.replace(line, new_line)
 
     async def steer(self, entry: QueueEntry, check_target: Callable[[Turn], None]) -> None:
-        """Sends the message to the open turn before its line."""
+        """Turns a queued message into a steer of the open turn that precedes the message's line."""
         if any(block.type != TEXT for block in entry.blocks):
             raise RequestRefused("`kind` must be `queued`: a message to a running turn holds text only.", field="kind")
         target = line_of(self.pairs, entry.id)[0].after
@@ -265,12 +267,12 @@ class _Queue:
         await self.connection.row(ARRIVE, turn=target)
 
     async def enqueue(self, owner: str, entry: QueueEntry, request: TurnRequest, place: Behind) -> None:
-        """Turns a steer into a separate message behind its turn."""
+        """Turns a steer into a queued message that follows the steer's turn."""
         behind = [other for other in self.pairs.values() if other.after == entry.turn]
         line = line_of(self.pairs, behind[-1].question) if behind else []
         if place.entry is not None and place.entry not in {other.question for other in line}:
             raise _no_place()
-        # Without a position, the message follows its turn, which may itself be in the line.
+        # If no position is given, the message follows its turn, which may itself be in the line.
         before_it = {other.question if place.entry else other.answer: i for i, other in enumerate(line, 1)}
         number = before_it.get(place.entry or entry.turn, 0)
         before = line[number - 1].answer if number else entry.turn
@@ -309,8 +311,8 @@ class QueuedMessages:
             return list((await _read(moment, chat, await moment.rows(GET_PAIRS, chat=chat))).values())
 
     async def change(self, owner: str, chat: UUID, id: UUID, change: Change) -> QueueEntry:
-        """Applies `change` to the entry, and returns it; without a difference nothing is written. Raises Delivered,
-        Conflict, NotFound, RequestRefused, TooMany.
+        """Applies `change` to the entry, and returns the entry. If nothing differs, nothing is written. Raises
+        Delivered, Conflict, NotFound, RequestRefused, TooMany.
         """
         await self._check_replicas()
         async with self._exchanges.locked(owner, chat) as (connection, _):
@@ -341,8 +343,8 @@ class QueuedMessages:
             return (await _read(connection, chat, rows))[id]
 
     async def withdraw(self, owner: str, chat: UUID, id: UUID, version: str | None) -> QueueEntry | None:
-        """Removes the entry from the queue for ever, and returns it; None if this was done before. Raises Delivered,
-        Conflict, NotFound.
+        """Removes the entry from the queue for ever. Returns the entry, or None if it was withdrawn before. Raises
+        Delivered, Conflict, NotFound.
         """
         await self._check_replicas()
         async with self._exchanges.locked(owner, chat) as (connection, _):
@@ -359,7 +361,7 @@ class QueuedMessages:
             return entry
 
     async def _check_replicas(self) -> None:
-        """Raises Conflict while a replica of the version before is alive."""
+        """Raises Conflict while a replica of the previous version is alive."""
         if await self._everything.row(GET_OLDER_REPLICA) is not None:
             raise Conflict(
                 "A replica of an older version, without support for such changes, is still running; try again later."
@@ -381,9 +383,9 @@ def _no_place() -> RequestRefused:
 
 
 async def _locked(connection: Transaction, chat: UUID, id: UUID) -> _Queue:
-    """Yields the queue; its messages are not delivered until the transaction ends. `id` may be a steer's."""
+    """Returns the queue. Its messages are not delivered until the transaction ends. `id` may be the id of a steer."""
     rows = await connection.rows(LOCK_PAIRS, chat=chat)
-    await connection.row(LOCK_TURN_OF_STEER, chat=chat, steer=id)  # its run receives the steer under this lock
+    await connection.row(LOCK_TURN_OF_STEER, chat=chat, steer=id)  # the turn receives the steer under this lock
     pairs = {row["question"]: Pair(row["question"], row["answer"], row["after"]) for row in rows}
     steered = frozenset(row["question"] for row in rows if row["is_steered"])
     return _Queue(connection, chat, await _read(connection, chat, rows), pairs, steered)
@@ -404,7 +406,7 @@ async def _read(connection: Transaction, chat: UUID, rows: Sequence[Row]) -> dic
 
 
 async def _missing(connection: Transaction, chat: UUID, id: UUID) -> RequestRefused:
-    """The refusal for an entry outside of the queue."""
+    """Returns the refusal for an entry that is not in the queue."""
     delivery = await connection.row(GET_DELIVERY, chat=chat, entry=id)
     if delivery is not None and delivery["is_cancelled"]:
         return Conflict(f"Turn {delivery['turn']}, the answer to message {id}, is being cancelled.")

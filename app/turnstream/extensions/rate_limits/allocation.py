@@ -1,7 +1,7 @@
-"""The division of a key's limits among replicas. Pure: each exchange computes the next state.
+"""Divides a key's limits among replicas. Pure: each exchange computes the next state.
 
-A state is a token bucket, with the shares that replicas have reserved in it. A replica spends its share without further
-exchanges. After that the replica reports the amount spent and reserves another share.
+A state is a token bucket, and the shares that replicas have reserved in it. A replica spends its share without an
+exchange. Then the replica reports the amount that it has spent, and reserves another share.
 """
 
 import math
@@ -13,14 +13,14 @@ from turnstream.extensions.rate_limits.amounts import NONE, UNLIMITED, Amounts, 
 
 # Seconds for which a share is reserved. A dead replica's share returns to the bucket after this time.
 LEASE = 10.0
-# Seconds of the rate that a replica may reserve beyond the needs of its waiting calls.
+# A replica may reserve at most the amount that the rate adds in so many seconds, but always the need of its next call.
 _AHEAD = 1.0
 _SHORTEST, _LONGEST = 0.02, 2.0  # seconds between two exchanges of a replica with waiting calls
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part reserved by a replica until a time, and its wanted amounts."""
+    """The amounts that a replica has reserved until a time, and the amounts that it wanted."""
 
     held: Amounts
     wanted: Amounts
@@ -29,8 +29,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """`left` is in the bucket at the time `at`. No call may start before `blocked_until`. Times are of the store's
-    clock.
+    """The state of a key for all replicas. The bucket has `left` at the time `at`. No call may start before
+    `blocked_until`. The store's clock measures all times.
     """
 
     limits: RateLimits
@@ -44,7 +44,8 @@ class KeyState:
 class ShareRequest:
     """A replica's report and request. `spent` is the amount that its calls have used since the last exchange; negative
     if the calls used less than assumed. `need` is the need of its next call, `wanted` the need of all its waiting
-    calls. `remaining` is the lowest amount reported by headers, `blocked` the provider's requested wait in seconds.
+    calls. `remaining` is the lowest amount that headers have reported, and `blocked` is the wait in seconds that the
+    provider requested.
     """
 
     replica: str
@@ -58,8 +59,8 @@ class ShareRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantedShare:
-    """The new share, the part of the limits left in the bucket, and the seconds until the next call can start (0: now).
-    `rate` is the expected amount per second for this replica.
+    """The new share, the part of the limits that is still in the bucket, and the seconds until the next call can start
+    (0: now). `rate` is the amount per second that this replica may expect.
     """
 
     held: Amounts
@@ -73,8 +74,8 @@ def new_state(limits: RateLimits, now: float) -> KeyState:
 
 
 def exchange(state: KeyState, wish: ShareRequest, now: float) -> tuple[KeyState, GrantedShare]:
-    """Applies a report, and grants a share: the rest of the replica's share, and its part of the bucket in proportion
-    to all wanted amounts.
+    """Applies a report, and grants a share: the unspent rest of the replica's old share, and a part of the bucket in
+    proportion to the amounts that all replicas want.
     """
     now = max(now, state.at)  # a clock that was set back adds nothing
     capacity, rate = wish.limits.capacity, wish.limits.rate
@@ -103,7 +104,9 @@ def rate_for(rate: Amounts, seconds: float) -> Amounts:
 
 
 def _granted(left: Amounts, kept: Amounts, wanted: Amounts, part: Amounts) -> Amounts:
-    """The kept part of the old share, and this replica's part of the rest; never more than is left or wanted."""
+    """Returns the kept part of the old share plus this replica's part of the rest, but never more than is left or
+    wanted.
+    """
     found = []
     for mine, rest, most, share in zip(kept, left, wanted, part, strict=True):
         kept_now = max(0.0, min(mine, rest))
@@ -112,7 +115,7 @@ def _granted(left: Amounts, kept: Amounts, wanted: Amounts, part: Amounts) -> Am
 
 
 def _seconds(held: Amounts, need: Amounts, rate: Amounts, blocked: float) -> float:
-    """Seconds until the share covers the need, if nothing else changes."""
+    """Returns the seconds until the share covers the need, if nothing else changes."""
     if blocked:
         return blocked
     if held.covers(need):
@@ -122,7 +125,7 @@ def _seconds(held: Amounts, need: Amounts, rate: Amounts, blocked: float) -> flo
 
 
 def pause_before(seconds: float) -> float:
-    """Seconds until the next exchange of a replica whose next call starts in `seconds`."""
+    """Returns the seconds until the next exchange of a replica whose next call starts in `seconds`."""
     return max(_SHORTEST, min(_LONGEST, seconds))
 
 
@@ -150,7 +153,7 @@ def _fraction(left: Amounts, capacity: Amounts) -> float:
 
 
 def to_row(state: KeyState) -> dict[str, Any]:
-    """JSON values. An infinite amount is null."""
+    """Returns the state as JSON values. An infinite amount becomes null."""
     return {
         "capacity": _json(state.limits.capacity),
         "rate": _json(state.limits.rate),

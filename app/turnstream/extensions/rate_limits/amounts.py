@@ -1,4 +1,4 @@
-"""Amounts of limited resources, and the reports about them in headers. Pure."""
+"""Amounts of limited resources, and the headers in which providers report them. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _WINDOWS = (1.0, _MINUTE, 3600.0, 86_400.0)
 
 
 class Amounts(NamedTuple):
-    """An amount of each limited resource. `tokens` are input and output together: some providers count them so."""
+    """An amount of each limited resource. `tokens` are input and output together, as some providers count them."""
 
     requests: float = 0.0
     input: float = 0.0
@@ -35,14 +35,14 @@ UNLIMITED = Amounts(*[math.inf] * 4)
 
 
 def need_of(input: float, output: float) -> Amounts:
-    """The amounts of a call with these tokens."""
+    """Returns the amounts that a call with these tokens needs."""
     return Amounts(1, input, output, input + output)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Token buckets: each holds at most `capacity` and gains `rate` per second. A resource without a limit is infinite
-    in both.
+    """Token buckets: each holds at most `capacity` and gains `rate` per second. For a resource without a limit, both
+    are infinite.
     """
 
     capacity: Amounts = UNLIMITED
@@ -69,25 +69,27 @@ class RateLimits:
         return self.capacity[1:] != UNLIMITED[1:]
 
     def stricter(self, other: "RateLimits") -> "RateLimits":
-        """The lower limit of each resource."""
+        """Returns the lower limit of each resource."""
         return RateLimits(self.capacity.least(other.capacity), self.rate.least(other.rate))
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedLimits:
-    """The limits and the remaining amounts in the headers of a response. A resource without headers is infinite."""
+    """The limits and the remaining amounts that the headers of a response report. For a resource without headers, both
+    are infinite.
+    """
 
     limits: RateLimits
     remaining: Amounts
 
 
 _ANTHROPIC = ("requests", "input-tokens", "output-tokens", "tokens")
-# A gateway in Anthropic's form also reports the stricter of its token limits as `tokens`.
+# A gateway that reports in Anthropic's form also reports the stricter of its token limits as `tokens`.
 _OPENAI = ("requests", "input-tokens", "output-tokens", "tokens")
 
 
 def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
-    """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. None if the response has none."""
+    """Reads `anthropic-ratelimit-*` and `x-ratelimit-*`. Returns None if the response has no such headers."""
     limits, rates, remaining = list(UNLIMITED), list(UNLIMITED), list(UNLIMITED)
     for place, (theirs, ours) in enumerate(zip(_ANTHROPIC, _OPENAI, strict=True)):
         if f"anthropic-ratelimit-{theirs}-limit" not in headers and f"x-ratelimit-limit-{ours}" not in headers:
@@ -96,7 +98,7 @@ def report_of(headers: Mapping[str, str]) -> ReportedLimits | None:
         left = _number(headers.get(f"anthropic-ratelimit-{theirs}-remaining"))
         window = _MINUTE
         if theirs == "tokens" and limits[1:3] != [math.inf, math.inf]:
-            continue  # the stricter of both limits is used above
+            continue  # `tokens` repeats the stricter of the limits that were read above
         if limit is None:
             limit = _number(headers.get(f"x-ratelimit-limit-{ours}"))
             left = _number(headers.get(f"x-ratelimit-remaining-{ours}"))
@@ -120,7 +122,9 @@ def _number(value: str | None) -> float | None:
 
 
 def _window(limit: float | None, left: float | None, reset: str | None) -> float:
-    """The window of a limit, from the time in which the used part is restored. Some servers limit requests per day."""
+    """Computes the window of a limit from the time until its used part is restored, because some servers limit requests
+    per day.
+    """
     seconds = _duration(reset)
     if not limit or left is None or seconds is None or left >= limit or seconds <= 0:
         return _MINUTE
@@ -129,7 +133,7 @@ def _window(limit: float | None, left: float | None, reset: str | None) -> float
 
 
 def _duration(text: str | None) -> float | None:
-    """Seconds of `1h2m3.5s`, `120ms` or a plain number; None for other values, such as a date."""
+    """Returns the seconds of `1h2m3.5s`, `120ms` or a plain number; None for other values, such as a date."""
     if not text:
         return None
     if (plain := _number(text)) is not None:

@@ -36,7 +36,7 @@ class FairQueue(Generic[T]):
             self._owners.move_to_end(owner)
 
     def heads(self, most: int) -> list[T]:
-        """The next items in order, at most `most`."""
+        """Returns the next items in order, at most `most`."""
         found: list[T] = []
         for place in range(most):
             row = [waiting[place] for waiting in self._owners.values() if len(waiting) > place]
@@ -46,6 +46,6 @@ class FairQueue(Generic[T]):
         return found[:most]
 
     def ahead_of(self, owner: str, item: T) -> int:
-        """The approximate number of items before this one."""
+        """Returns the approximate number of items before this item."""
         place = self._owners[owner].index(item)
         return min(self._size - 1, place * len(self._owners) + list(self._owners).index(owner))

@@ -44,17 +44,17 @@ from turnstream.llm.provider import MessageDelta, MessageStarted, ModelRequest, 
 
 log = structlog.get_logger(__name__)
 
-# A share is used for a shorter time than its reservation, because the store's clock determines the end of the
+# A replica uses its share for less time than the share is reserved, because the store's clock determines the end of the
 # reservation.
 _USED = 0.8 * LEASE
 _SET_ASIDE = 300.0  # seconds for which a refused key is not used
 _NOTICE = 5.0  # seconds between two notices of a waiting call
-_WORTH_A_NOTICE = 1.0  # seconds
+_WORTH_A_NOTICE = 1.0  # seconds; a shorter wait is not reported
 _MOST_MODELS = 1000
-_AHEAD_OF_QUEUE = 64  # waiting calls whose needs an exchange includes
+_AHEAD_OF_QUEUE = 64  # the number of waiting calls whose needs an exchange includes
 _SMOOTHING = 0.1  # weight of the newest call in the averages of a model; the first calls weigh more
-_FIRST_OUTPUT = 500.0  # tokens of a reply, before any was measured
-# The provider refuses the key itself, or its account. Other refusals may concern a single model.
+_FIRST_OUTPUT = 500.0  # assumed tokens of a reply, until a reply has been measured
+# Errors by which the provider refuses the key itself, or its account. Other refusals may concern a single model.
 _OF_KEY = frozenset(
     {
         "UNAUTHENTICATED",
@@ -74,16 +74,16 @@ class RateStore(Protocol):
     """Stores the state of each key and model, for all replicas."""
 
     async def limits(self, keys: Sequence[str]) -> Mapping[str, RateLimits]:
-        """The known limits."""
+        """Returns the known limits of these keys."""
         ...
 
     async def exchange(self, key: str, wish: ShareRequest) -> GrantedShare:
-        """Applies the exchange. Waits while the store is unreachable."""
+        """Applies a replica's request to the state of the key. Waits while the store is unreachable."""
         ...
 
 
 class MemoryStore:
-    """The states of one process."""
+    """Keeps the states in the memory of one process."""
 
     def __init__(self) -> None:
         self._states: dict[str, KeyState] = {}
@@ -99,7 +99,7 @@ class MemoryStore:
 
 
 class KeyAccount:
-    """One key for one model: the replica's share of its limits."""
+    """The replica's share of the limits that one key has for one model."""
 
     def __init__(self, pool: "KeyPool", key: "PoolKey", model: str) -> None:
         self._pool = pool
@@ -109,10 +109,10 @@ class KeyAccount:
         self._held = NONE
         self._spent = NONE
         self._remaining = UNLIMITED
-        self._blocked = 0.0  # the wait requested by the provider, not yet reported
+        self._blocked = 0.0  # the wait that the provider requested, if it is not yet reported
         self._blocked_until = 0.0
         self._until = 0.0
-        self._learned = False  # limits unknown to the store
+        self._learned = False  # whether this replica knows limits that the store does not have
         self._exchanging: asyncio.Task[GrantedShare] | None = None
         self.grant = GrantedShare(NONE, 1.0, 0.0, UNLIMITED)
         self.exchanged_at = 0.0
@@ -137,14 +137,14 @@ class KeyAccount:
         if not self.limits.limited:
             return None if monotonic() < self._blocked_until else NONE
         now = monotonic()
-        need = need.least(self.limits.capacity)  # a larger need never fits: the provider decides
+        need = need.least(self.limits.capacity)  # a larger need would never fit, so the provider decides
         if now >= self._until or now < self._blocked_until or not self._held.covers(need):
             return None
         self.add(need)
         return need
 
     def add(self, used: Amounts) -> None:
-        """Books the use of a call; a negative amount is returned."""
+        """Books the use of a call. A negative amount goes back to the share."""
         self._held = self._held.plus(used, -1)
         self._spent = self._spent.plus(used)
 
@@ -159,12 +159,14 @@ class KeyAccount:
         self._remaining = self._remaining.least(report.remaining)
 
     def block(self, seconds: float) -> None:
-        """Blocks the key on all replicas for `seconds`: the provider refused a call because of its limit."""
+        """Blocks the key on all replicas for `seconds`, because the provider refused a call due to its rate limit."""
         self._blocked = max(self._blocked, seconds)
         self._blocked_until = max(self._blocked_until, monotonic() + seconds)
 
     async def exchange(self, need: Amounts, wanted: Amounts) -> GrantedShare:
-        """Reports, and reserves another share. Calls that arrive meanwhile get the result of the running exchange."""
+        """Reports the spent amount, and reserves another share. Calls that arrive meanwhile get the result of the
+        running exchange.
+        """
         if not self.limits.limited:
             self.grant = GrantedShare(UNLIMITED, 1.0, max(0.0, self._blocked_until - monotonic()), UNLIMITED)
             return self.grant
@@ -209,19 +211,19 @@ class _Waiting:
 
 
 class _ModelQueue:
-    """The waiting calls of one model, and the averages of past ones."""
+    """The waiting calls of one model, and the averages of past calls."""
 
     def __init__(self, accounts: Sequence[KeyAccount]) -> None:
         self.accounts = accounts
         self.waiting: FairQueue[_Waiting] = FairQueue()
         self._known = asyncio.Lock()
         self._is_known = False
-        self._calls = 1  # the assumption counts as one call
+        self._calls = 1  # the assumed output counts as one call
         self.output = _FIRST_OUTPUT
         self.ratio = 1.0  # the ratio of counted to estimated input
 
     async def load(self, store: RateStore) -> None:
-        """Loads the limits that other replicas have learned, for a first burst."""
+        """Loads the limits that other replicas have learned, so that even a first burst of calls respects them."""
         if self._is_known:
             return
         async with self._known:
@@ -233,7 +235,7 @@ class _ModelQueue:
 
     @property
     def unlimited(self) -> bool:
-        """True if there is one key and its calls need no counts."""
+        """Whether there is a single key, whose calls need neither a count nor a wait."""
         return (
             self._is_known and len(self.accounts) == 1 and not self.accounts[0].limits.limited and not len(self.waiting)
         )
@@ -271,7 +273,7 @@ class KeyPool:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         model = self._models.get(request.model)
-        if model is not None and model.unlimited:  # one key without limits: no choice, no count, no wait
+        if model is not None and model.unlimited:  # a single key without limits needs no choice, no count and no wait
             return self.keys[0].provider.stream(request)
         return self._stream(request)
 
@@ -304,11 +306,11 @@ class KeyPool:
         return await self._usable()[0].provider.count(request)
 
     def kept_open(self) -> AbstractAsyncContextManager[None]:
-        """Only with a single key. With several keys, the key of the next call is unknown."""
+        """Keeps connections open only for a single key. With several keys, the key of the next call is unknown."""
         return kept_open(self.keys[0].provider) if len(self.keys) == 1 else nullcontext()
 
     async def discard(self, retained: Mapping[str, Any]) -> None:
-        """Cancels an answer with the key that requested the answer: rows do not name the key."""
+        """Cancels an answer with the key that requested it. Rows do not name the key, so all keys are tried."""
         refusal: ProviderError | None = None
         for key in self.keys:
             try:
@@ -320,7 +322,7 @@ class KeyPool:
             raise refusal
 
     async def flush(self) -> None:
-        """Reports spent amounts, and returns shares without recent use."""
+        """Reports spent amounts, and returns shares that were not used recently."""
         self._count_set_aside()
         for model in list(self._models.values()):
             for account in model.accounts:
@@ -340,7 +342,7 @@ class KeyPool:
     def _model(self, name: str) -> _ModelQueue:
         found = self._models.get(name)
         if found is None:
-            if len(self._models) >= _MOST_MODELS:  # some providers accept any model name of a user
+            if len(self._models) >= _MOST_MODELS:  # some providers accept any model name that a user sends
                 idle = next((each for each, queue in self._models.items() if not len(queue.waiting)), None)
                 if idle is not None:
                     del self._models[idle]
@@ -353,19 +355,19 @@ class KeyPool:
                 account.observe(headers)
 
     def _usable(self) -> Sequence[PoolKey]:
-        """The keys that are not excluded; all keys if every key is excluded: a refusal with its reason is more useful
-        than a wait.
+        """Returns the keys that are not excluded, or all keys if every key is excluded, because a refusal with its
+        reason is more useful than a wait.
         """
         now = monotonic()
         return [key for key in self.keys if key.refused_until <= now] or self.keys
 
     def _set_aside(self, key: PoolKey, error: AccountRefused) -> bool:
-        """Excludes a refused key for a while. Returns False without another key."""
+        """Excludes a refused key for a while. Returns False if no other key is usable."""
         if len(self.keys) == 1 or error.type not in _OF_KEY:
             return False
         known, key.refused_until = key.refused_until > monotonic(), monotonic() + _SET_ASIDE
         refused = self._count_set_aside()
-        if not known:  # simultaneous calls are refused together
+        if not known:  # simultaneous calls are refused together, but logged once
             log.error("provider.key_set_aside", provider=self.name, key=key.id, error=error.type, message=error.message)
         return refused < len(self.keys)
 
@@ -384,7 +386,9 @@ class KeyPool:
         return None
 
     async def _admitted(self, model: _ModelQueue, request: ModelRequest) -> tuple[KeyAccount, Amounts, float]:
-        """Waits until the remaining amount of a key suffices for the call, in the order of owners."""
+        """Waits until the remaining amount of a key suffices for the call. Calls wait in an order that alternates
+        between owners.
+        """
         estimated = 0.0
         if any(account.limits.limits_tokens for account in model.accounts):
             estimated = float(tokens_of(request.size))
@@ -433,7 +437,9 @@ class KeyPool:
         return taken
 
     async def _refill(self, model: _ModelQueue, need: Amounts) -> float:
-        """Reserves shares for the waiting calls. Returns the seconds until the first starts; 0 if a share is enough."""
+        """Reserves shares for the waiting calls. Returns the seconds until the first call can start; 0 if a share is
+        enough.
+        """
         wanted = NONE
         for each in model.waiting.heads(_AHEAD_OF_QUEUE):
             wanted = wanted.plus(each.need)
@@ -443,7 +449,9 @@ class KeyPool:
         return min(grant.seconds for grant in grants)
 
     def _estimate(self, model: _ModelQueue, owner: str, mine: _Waiting) -> float:
-        """Seconds until a call behind others can start: their needs divided by this replica's rate."""
+        """Estimates the seconds until a call that waits behind others can start. It assumes that each call before it
+        needs as much, and divides the sum by this replica's rate.
+        """
         rate = NONE
         for account in model.accounts:
             rate = rate.plus(account.grant.rate)
@@ -454,8 +462,8 @@ class KeyPool:
     def _settle(
         self, model: _ModelQueue, account: KeyAccount, booked: Amounts, estimated: float, used: "_Used | None"
     ) -> None:
-        """Books the difference to the call's actual use. A call without a reply has used one request and no tokens. If
-        the provider reports no usage of a reply, the estimate is used.
+        """Books the difference between the booked amounts and the call's actual use. A call without a reply has used
+        one request and no tokens. If the provider reports no usage of a reply, the booked amounts remain.
         """
         if used is None:
             account.add(Amounts(0, -booked.input, -booked.output, -booked.tokens))
@@ -485,7 +493,7 @@ def _by_capacity(account: KeyAccount) -> float:
 
 
 def pool_of(longest_wait: float) -> MakePool:
-    """Makes a pool for each provider."""
+    """Returns a function that makes the pool of a provider."""
 
     def make(spec: ProviderSpec, clients: Sequence[OnDemand]) -> KeyPool:
         keys = list(zip(spec.keys or (spec.key or "",), clients, strict=True))
@@ -495,7 +503,7 @@ def pool_of(longest_wait: float) -> MakePool:
 
 
 def key_id(provider: str, key: str) -> str:
-    """An identifier of the key that does not reveal it."""
+    """Returns an identifier of the key that does not reveal it."""
     return sha256(f"turnstream provider key\0{provider}\0{key}".encode()).hexdigest()[:16]
 
 

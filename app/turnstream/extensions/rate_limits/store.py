@@ -1,4 +1,4 @@
-"""The rows of rate limits: one for each key and model. A replica exchanges its share a few times a second at most."""
+"""The rows of rate limits, one for each key and model. A replica exchanges its share at most a few times a second."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
@@ -15,8 +15,8 @@ from turnstream.extensions.rate_limits.amounts import RateLimits
 from turnstream.storage.database import Database, Statement, retry_while_unavailable
 from turnstream.storage.rows import from_json, to_json
 
-# The clock is Postgres': the clocks of replicas may differ. The clock may be read before the lock is granted, so an
-# update never decreases the time of a state.
+# Times come from Postgres, because the clocks of replicas may differ. Postgres may read its clock before it grants the
+# lock, so an update never decreases the time of a state.
 LOCK_RATE = Statement(
     """
     SELECT state, extract(epoch FROM clock_timestamp())::float8 AS now FROM provider_rates WHERE key = :key FOR UPDATE
@@ -50,7 +50,7 @@ _STEP = 100  # rows that a sweep deletes at once
 
 
 class PostgresStore:
-    """The states of all replicas. While Postgres is unreachable, calls without a share wait, as turns do."""
+    """Keeps all states in rows. While Postgres is unreachable, calls without a share wait, as turns do."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,6 +77,6 @@ class PostgresStore:
         return grant
 
     async def sweep(self) -> AsyncGenerator[int, None]:
-        """Deletes rows without a call for a day: of removed keys and models."""
+        """Deletes rows that no call has used for a day, such as rows of removed keys."""
         while gone := await self._database.rows(UNUSED_RATES, most=_STEP):
             yield len(gone)

@@ -1,4 +1,4 @@
-"""The background work and the check of the pools of a server."""
+"""The background work and the check for a server's pools of keys."""
 
 import asyncio
 from collections.abc import Sequence
@@ -40,5 +40,5 @@ def _unwrapped(provider: Provider) -> Provider:
 
 
 def described(pools: Sequence[KeyPool]) -> str:
-    """The keys and limits of each provider."""
+    """Describes the keys and the limits of each provider."""
     return ", ".join(f"{pool.name}: {pool.described}" for pool in pools) or "no provider"

@@ -1,4 +1,4 @@
-"""Old chats and uploads."""
+"""Deletes old chats and uploads."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -7,10 +7,10 @@ from typing import Final
 from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.retention import NO_ID, aged
 
-# Owner by owner, because the index of chats begins with the owner: a further index would cost every message. An owner
-# without old chats has one row with a null. A chat is deleted if its last change is old enough and none of its turns is
-# queued or running; a turn that waits for a person does not prevent this. The chat of an agent is deleted with the
-# calling turn.
+# Reads old chats owner by owner, because the index of chats begins with the owner, and another index would slow down
+# every message. An owner without old chats has one row with a null. A chat is deleted if its last change is old enough
+# and none of its turns is queued or running; a turn that waits for a person does not prevent the deletion. The chat of
+# an agent is deleted with the turn that called the agent.
 _OF_NO_TURN = "(of_turn IS NULL OR NOT EXISTS (SELECT FROM turns WHERE turns.id = of_turn))"
 GET_OLD_CHATS = Statement(
     f"""
@@ -33,7 +33,8 @@ GET_OLD_CHATS = Statement(
     """,
     timeout=LONG,
 )
-# Checked again: a chat may have been used meanwhile. One chat at a time: each may have thousands of turns.
+# Checks the conditions again, because a chat may have been used meanwhile. Deletes one chat at a time, because a chat
+# may have thousands of turns.
 DELETE_OLD_CHAT = Statement(
     f"""
     DELETE FROM chats WHERE id IN (
@@ -47,10 +48,10 @@ DELETE_OLD_CHAT = Statement(
     """,
     timeout=LONG,
 )
-AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # each may have megabytes
+AGED_UPLOADS: Final = aged("uploads", {"id": NO_ID}, most=100)  # an upload may have megabytes
 
-_OWNERS = 100  # of one statement
-_CHATS = 10  # of an owner
+_OWNERS = 100  # owners that one statement reads
+_CHATS = 10  # chats of an owner that one statement returns
 
 
 async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None]:
@@ -64,7 +65,7 @@ async def old_chats(database: Database, days: float) -> AsyncGenerator[int, None
             removed += gone
             yield gone
         yield 0
-        # Behind the last owner, or from the first owner who may have more of them.
+        # The next step starts after the last owner, or at the first owner who may have more old chats.
         owners = [row["owner"] for row in rows]
         full = [owner for owner in dict.fromkeys(owners) if owners.count(owner) == _CHATS and removed]
         begin, again = (full[0], True) if full else (owners[-1], False)

@@ -1,4 +1,4 @@
-"""Uploads without a referring turn, and their deletion."""
+"""Deletes uploads to which no turn refers."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ from turnstream.storage.database import LONG, Database, Statement
 from turnstream.storage.retention import NO_ID, ROWS
 from turnstream.storage.rows import MAY_NAME_UPLOADS, OPEN_STATUSES
 
-KEPT: Final = 24 * 3600.0  # the time in seconds to send an upload with a message
+KEPT: Final = 24 * 3600.0  # seconds within which an upload must be sent with a message
 
 GET_OLD_UPLOADS = Statement(
     """
@@ -18,14 +18,16 @@ GET_OLD_UPLOADS = Statement(
     """,
     timeout=LONG,
 )
-# Blocks with files. Any text with the form of an id counts as a reference, also in the layouts of answers: an unused
-# upload that is kept is the lesser error.
+# Blocks that may have files. Any text in the form of an id counts as a reference, even in the layouts of answers,
+# because it is the lesser error to keep an unused upload.
 _FILES: Final = f"{MAY_NAME_UPLOADS} AND data IS NOT NULL"
 _IDS: Final = "LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found"
 
 
 def _named(table: str, key: Sequence[str], content: str, condition: str) -> Statement:
-    """The ids in up to `most` rows behind a position in the order of `key`, and the new position."""
+    """Returns a statement that reads the ids in up to `most` rows after a position in the order of `key`, and the new
+    position.
+    """
     columns, place = ", ".join(key), ", ".join(f":{name}" for name in key)
     return Statement(
         f"""
@@ -40,7 +42,7 @@ def _named(table: str, key: Sequence[str], content: str, condition: str) -> Stat
     )
 
 
-# Turns are in the order of creation: turns that are added during the read come last.
+# Turns are read in the order of their creation, so turns that are added during the read come last.
 NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
     (
         _named("asks", ["turn_id", "round", "tool_use_id"], "answer->>'layout'", "answer->>'layout' IS NOT NULL"),
@@ -48,7 +50,8 @@ NAMED: Final[Sequence[tuple[Statement, Mapping[str, Any]]]] = (
     ),
     (_named("blocks", ["turn_id", "index"], "data::text", _FILES), {"turn_id": NO_ID, "index": -1}),
 )
-# Checked again for turns added after the read of the references, and for turns that may have changed.
+# Checks the references again in turns that were added after the references were read, and in turns that may have
+# changed.
 DELETE_UNNAMED = Statement(
     f"""
     WITH texts AS (
@@ -69,14 +72,14 @@ DELETE_UNNAMED = Statement(
     timeout=LONG,
 )
 
-_CANDIDATES = 20_000  # uploads of one walk over all references; some megabytes of memory
-_STEP = 100  # uploads that are deleted at once; each may have megabytes
+_CANDIDATES = 20_000  # uploads for which all references are read once; their ids need some megabytes of memory
+_STEP = 100  # uploads that are deleted at once; an upload may have megabytes
 _MARGIN = 3_600_000  # the largest difference between the clocks of replicas, in milliseconds
 
 
 async def unused_uploads(database: Database, kept: float) -> AsyncGenerator[int, None]:
-    """Deletes uploads that are older than `kept` seconds and have no referring turn. References have no index by
-    upload: all are read in portions, once for many uploads.
+    """Deletes uploads that are older than `kept` seconds and to which no turn refers. References have no index by
+    upload, so all references are read in portions, once for many uploads.
     """
     after: UUID | None = NO_ID
     while after is not None:

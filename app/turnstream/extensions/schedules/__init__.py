@@ -1,4 +1,4 @@
-"""Schedules and triggers: messages that the server posts at times, or for signed messages."""
+"""Schedules and triggers: messages that the server posts at set times, or when it receives a signed message."""
 
 from collections.abc import Sequence
 from functools import partial

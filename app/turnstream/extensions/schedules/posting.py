@@ -20,8 +20,8 @@ from turnstream.storage.database import ANONYMOUS, OWNER
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """`request` is the JSON of the message; `more` is a text behind its blocks. Without a chat a new one is created,
-    with `name` as its title.
+    """A message that is due. `request` is the JSON of the message, and `more` is a text that follows its blocks. If
+    `chat` is None, a new chat is created, with `name` as its title.
     """
 
     owner: str
@@ -34,8 +34,10 @@ class DueMessage:
 
 
 async def posted(services: Services, posting: DueMessage) -> Exchange:
-    """Returns the exchange, the same for each call with the same key. Raises RequestRefused."""
-    # The owner and the credential are set only for the statements of this message.
+    """Posts the message and returns its exchange, which is the same for every call with the same key. Raises
+    RequestRefused.
+    """
+    # A context of its own limits the owner and the credential to the statements of this message.
     return await asyncio.create_task(_post(services, posting), context=copy_context())
 
 

@@ -1,4 +1,4 @@
-"""Rules of schedules: their ticks, from a cron expression in a time zone, or from an interval.
+"""Rules of schedules: they compute ticks from a cron expression in a time zone, or from an interval.
 
 Ticks are instants in UTC. A cron expression is evaluated in its time zone. When clocks go forward, a tick in the
 missing hour moves to the end of that hour; when they go back, a tick at a fixed hour happens once.
@@ -12,21 +12,21 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from turnstream.domain.errors import RequestRefused
 
-# Ticks of one schedule per transaction.
+# Most ticks of one schedule in a transaction.
 PORTION = 50
 MOST_COUNTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Either `cron` is set, or `every`, in seconds."""
+    """Either `cron` or `every` is set; `every` is in seconds."""
 
     cron: str | None
     every: float | None
     zone: str
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """The ticks after an instant. Ticks of an interval are counted from this instant. Raises RequestRefused."""
+        """Yields the ticks after the instant `after`, at which the first interval starts. Raises RequestRefused."""
         if self.every is not None:
             step, tick = timedelta(seconds=self.every), after
             while True:
@@ -38,14 +38,14 @@ class Rule:
                 yield tick
 
     def first(self, after: datetime) -> datetime:
-        """Raises RequestRefused for a rule without any tick."""
+        """Returns the first tick after an instant. Raises RequestRefused if the rule has no tick."""
         tick = next(self.ticks(after), None)
         if tick is None:
             raise RequestRefused("`cron` must match a time within the next 50 years.", field="cron")
         return tick
 
     def last(self, tick: datetime, until: datetime) -> datetime:
-        """The last tick at or before `until`, starting at `tick`, without computing those in between."""
+        """Returns the last tick at or before `until`, but at least `tick`, without computing the ticks in between."""
         if self.every is not None:
             step = timedelta(seconds=self.every)
             return tick + max(0, (until - tick) // step) * step
@@ -58,7 +58,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The due ticks of a schedule: `run` are ticks to run, `missed` are too late. `next` is the next tick."""
+    """The due ticks of a schedule: `run` are the ticks to run, `missed` counts the ticks that are too late, and `next`
+    is the tick after all these.
+    """
 
     run: tuple[datetime, ...]
     missed: int
@@ -67,8 +69,8 @@ class Due:
 
 
 def due_at(rule: Rule, tick: datetime, now: datetime, grace: float) -> Due:
-    """Returns the ticks from `tick` up to `now`, a portion of them. A tick is missed if it is more than `grace` seconds
-    late. Missed ticks are counted up to `MOST_COUNTED`.
+    """Returns the due ticks from `tick` up to `now`, at most `PORTION` of them to run. A tick is missed if it is more
+    than `grace` seconds late. Missed ticks are counted up to `MOST_COUNTED`.
     """
     too_late, missed, last_missed = now - timedelta(seconds=grace), 0, None
     if tick < too_late:
@@ -94,7 +96,7 @@ def shortest(rule: Rule, after: datetime) -> float:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Raises RequestRefused."""
+    """Returns the time zone with this name. Raises RequestRefused."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The runner of a replica: claims due ticks, posts their turns, and counts failures in a row."""
+"""The runner of schedules in a replica: claims due ticks, posts their turns, and counts failures in a row."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _BATCH = 20
 # Seconds after which another replica posts the run of a dead replica. Repeated posts are harmless.
 _LEASE = 15.0
 _LOOK = 0.5  # seconds between two polls for due ticks
-_LOCKED = 60.0  # seconds until another try after a failed decryption of a request
+_LOCKED = 60.0  # seconds until another try, if a request could not be decrypted
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRunner:
-    """A schedule is paused after `most_failures` failures in a row."""
+    """Runs due schedules. A schedule is paused after `most_failures` failures in a row."""
 
     due: DueSchedules
     most_failures: int
@@ -78,7 +78,9 @@ class ScheduleRunner:
 
 
 def posting_of(run: PendingRun) -> DueMessage:
-    """The key is the same for each try. Its digest does not include the request, which may change between two tries."""
+    """Returns the message of a run. Its key is the same for each try, and the key's digest does not include the
+    request, which may change between two tries.
+    """
     key = f"schedule/{run.schedule}/{run.tick.astimezone(UTC).isoformat()}"
     unique = IdempotencyKey(key, sha256(key.encode()).digest())
     return DueMessage(run.owner, run.name, run.chat, run.request, run.plan, unique)

@@ -36,7 +36,7 @@ class ScheduleIn(Body):
 
 
 class ScheduleRunOut(BaseModel):
-    """A tick and its result. `missed` is the number of ticks that it replaces."""
+    """A tick and its result. `missed` is the number of missed ticks that the run replaces."""
 
     tick: datetime
     state: Literal["pending", "started", "ended", "failed", "missed"]
@@ -94,7 +94,7 @@ class TriggerSecretIn(Body):
 
 
 class TriggerSecretOut(BaseModel):
-    """A secret without its value. `until` is the end of a replaced secret."""
+    """A secret without its value. A replaced secret is valid until `until`."""
 
     id: str
     until: datetime | None
@@ -118,7 +118,7 @@ class TriggerOut(BaseModel):
 
 
 class NewTriggerOut(TriggerOut):
-    """`secret` is shown once. Its messages are signed by the scheme of Standard Webhooks."""
+    """`secret` is shown only once. Messages are signed with it by the scheme of Standard Webhooks."""
 
     secret: str
 
@@ -128,7 +128,7 @@ class TriggerList(BaseModel):
 
 
 class TriggeredTurnOut(BaseModel):
-    """The turn started by a message. A repeated message gets the turn of the first one."""
+    """The turn that a message started. A repeated message returns the turn of the first message."""
 
     turn: UUID
     chat: UUID

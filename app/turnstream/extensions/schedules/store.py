@@ -1,8 +1,8 @@
 """Schedules and their runs. The clock of Postgres determines due ticks.
 
 A claim advances `next_at` and inserts the runs of the ticks in one transaction; the primary key of a run is its
-schedule and its tick. A run is then posted with an idempotency key made of both. So after a crash in between, the same
-key is repeated.
+schedule and its tick. A run is then posted with an idempotency key that consists of both. So after a crash in between,
+the run is posted again with the same key.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ LIST_SCHEDULES = Statement(
 GET_SCHEDULE = Statement(
     f"SELECT {_COLUMNS} FROM schedules WHERE owner = :owner AND id = :id AND trigger IS NULL", opens=[SCHEDULES]
 )
-# Two requests of one owner are counted one after the other.
+# Two requests of one owner count the owner's schedules one after the other.
 LOCK_OWNER = Statement("SELECT pg_advisory_xact_lock(hashtextextended('schedules of ' || :owner, 0))")
 COUNT_SCHEDULES = Statement("SELECT count(*) AS count FROM schedules WHERE owner = :owner")
 INSERT_SCHEDULE = Statement(
@@ -82,7 +82,7 @@ CLAIM_SCHEDULE = Statement(
     WHERE paused IS NULL AND next_at <= now() ORDER BY next_at FOR UPDATE SKIP LOCKED LIMIT 1
     """
 )
-# An existing tick, after a change of the rule or of the clock, is not run again.
+# If a change of the rule or of the clock repeats a tick, the tick is not run again.
 INSERT_RUNS = Statement(
     """
     INSERT INTO schedule_runs (schedule_id, tick, owner, state, missed)
@@ -93,7 +93,7 @@ INSERT_RUNS = Statement(
     """
 )
 MOVE_ON = Statement("UPDATE schedules SET next_at = :next_at WHERE id = :id")
-# The claim advances the due time: if this replica dies, another one posts the run after the lease.
+# The claim advances the due time, so that another replica posts the run after the lease if this replica dies.
 CLAIM_RUNS = Statement(
     """
     WITH due AS (
@@ -121,8 +121,8 @@ RUN_DELAYED = Statement(
     WHERE schedule_id = :id AND tick = :tick AND state = 'pending'
     """
 )
-# A run without a post is over at once; a posted one when its turn has ended or was deleted. Failures in a row are
-# counted in the order of the ticks.
+# A run that is refused is over at once; a run that was posted is over when its turn has ended or was deleted. Failures
+# in a row are counted in the order of the ticks.
 RUN_REFUSED = Statement(
     """
     UPDATE schedule_runs SET state = 'failed', error = :error
@@ -161,7 +161,7 @@ OLD_RUNS: Aged = aged(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDraft:
-    """A schedule from its owner's request. `request` is the JSON of the message."""
+    """A schedule as its owner requests it. `request` is the JSON of the message."""
 
     name: str
     chat: UUID | None
@@ -192,7 +192,7 @@ class ScheduleDraft:
 
 @dataclass(frozen=True, slots=True)
 class PendingRun:
-    """A tick with a turn to post. `late`: no further tries."""
+    """A tick whose turn must be posted. A `late` run that exceeds a limit is not tried again."""
 
     schedule: UUID
     tick: datetime
@@ -223,7 +223,7 @@ class Schedules:
         return _found(await self._database.row(GET_SCHEDULE, owner=owner, id=id), id)
 
     async def create(self, owner: str, draft: ScheduleDraft, most: int) -> Row:
-        """Raises TooMany if the owner has `most` already."""
+        """Creates a schedule. Raises TooMany if the owner already has `most` schedules and triggers."""
         async with self._database.transaction() as transaction:
             await check_room(transaction, owner, most)
             row = await transaction.row(INSERT_SCHEDULE, id=new_id(), owner=owner, **draft.columns)
@@ -254,7 +254,7 @@ class DueSchedules:
         self._database = database
 
     async def claim(self) -> tuple[UUID, Due] | None:
-        """Inserts the runs of one due schedule, and advances its due time. None if no schedule is due."""
+        """Inserts the runs of one due schedule, and advances its due time. Returns None if no schedule is due."""
         async with self._database.transaction() as transaction:
             row = await transaction.row(CLAIM_SCHEDULE)
             if row is None:
@@ -277,8 +277,8 @@ class DueSchedules:
         return [_pending(row) for row in rows]
 
     async def opened(self, run: PendingRun) -> PendingRun:
-        """Returns the run with its decrypted request. Only one run: other runs must not wait for a locked key. Raises
-        Conflict and StorageUnavailable.
+        """Returns the run with its decrypted request. Each run is decrypted alone, so that other runs do not wait for a
+        locked key. Raises Conflict and StorageUnavailable.
         """
         if (codec := self._database.codec) is None:
             return run
@@ -295,7 +295,7 @@ class DueSchedules:
         )
 
     async def refused(self, run: PendingRun, error: str, most: int) -> bool:
-        """Returns True if the schedule is now paused, after `most` failures in a row."""
+        """Stores the refusal of a run. Returns True if the schedule is now paused, after `most` failures in a row."""
         async with self._database.transaction() as transaction:
             if not await transaction.row(RUN_REFUSED, id=run.schedule, tick=run.tick, error=error):
                 return False
@@ -303,7 +303,9 @@ class DueSchedules:
         return row is not None and row["paused"] == "failures" and row["failures"] == most
 
     async def end_runs(self, limit: int, most: int, note: Callable[[str], None]) -> Sequence[UUID]:
-        """Ends the runs with ended turns, and returns the schedules that are paused by their failures."""
+        """Ends the runs whose turns have ended, and returns the schedules that are now paused because of their
+        failures.
+        """
         paused = []
         async with self._database.transaction() as transaction:
             rows = sorted(await transaction.rows(END_RUNS, limit=limit), key=lambda row: row["tick"])
@@ -321,7 +323,7 @@ class DueSchedules:
 
 
 async def check_room(transaction: Transaction, owner: str, most: int) -> None:
-    """Raises TooMany if the owner has `most` schedules and triggers already."""
+    """Raises TooMany if the owner already has `most` schedules and triggers."""
     await transaction.rows(LOCK_OWNER, owner=owner)
     counted = await transaction.row(COUNT_SCHEDULES, owner=owner)
     assert counted is not None

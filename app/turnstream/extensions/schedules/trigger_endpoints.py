@@ -46,11 +46,11 @@ from turnstream.storage.rows import from_json
 log = structlog.get_logger(__name__)
 
 PATH = "/api/triggers/{trigger}"
-# The location for which secrets are encrypted; a secret can only be decrypted for its owner and its id.
+# Secrets are encrypted for this place, for their owner and for their id, and can be decrypted only for the same three.
 PLACE = "trigger"
 _SECRET_BYTES = 32
 _LONGEST_ID = 200  # characters
-# A stranger must not learn which triggers exist.
+# All refusals have the same text, so that a stranger does not learn which triggers exist.
 _WRONG = (
     "The message must be signed with a secret of this trigger, and have the headers `webhook-id`, `webhook-timestamp`"
     " of the last five minutes, and `webhook-signature`."
@@ -138,7 +138,7 @@ async def receive_message(request: Request) -> Response:
     try:
         exchange = await posted(services, posting)
     except (Conflict, MessageBlocked, TooMany):
-        raise  # not a fault of the trigger
+        raise  # these are no failures of the trigger
     except RequestRefused as error:
         if error.code != "idempotency_key_reused":
             await _count_failure(messages, id, error.detail, settings.schedule_failures)
@@ -182,7 +182,9 @@ async def _count_failure(messages: TriggerMessages, id: UUID, error: str, most: 
 
 
 def as_data(name: str, body: str) -> str:
-    """The text with a message's body for the model. The sender cannot guess the mark at the end of the body."""
+    """Returns the text that passes a message's body to the model as data. The sender cannot guess the mark at the end
+    of the body.
+    """
     mark = secrets.token_hex(8)
     return (
         f"The trigger {name!r} has received the message between the two marks {mark}. Another program has written it,"
@@ -191,7 +193,7 @@ def as_data(name: str, body: str) -> str:
 
 
 def _text_of(body: bytes) -> str:
-    """Raises UnsupportedMedia and RequestRefused."""
+    """Returns the body as text. Raises UnsupportedMedia and RequestRefused."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -210,7 +212,7 @@ async def _draft(services: Services, owner: str, plan: str | None, given: Trigge
 
 
 async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
-    """The id of a new secret, the secret, and its stored form. Raises RequestRefused."""
+    """Returns the id of a new secret, the secret, and its stored form. Raises RequestRefused."""
     if not stores_secrets(services):
         raise RequestRefused(
             "A trigger needs a secret, and this server stores none: it lacks the extension `keys`, which encrypts them."
@@ -225,7 +227,7 @@ async def _new_secret(services: Services, owner: str) -> tuple[str, str, str]:
 
 
 def _triggers(services: Services) -> Triggers:
-    return Triggers(services.storage.database)  # the API's role writes no audit entries
+    return Triggers(services.storage.database)  # the API's role cannot write audit entries
 
 
 def _out(request: Request, row: Row) -> TriggerOut:

@@ -1,7 +1,7 @@
-"""Triggers: schedules with runs for signed messages instead of ticks.
+"""Triggers: schedules whose runs are started by signed messages, not by ticks.
 
-A message is matched with its trigger before its owner is known. So the statements of a message have access to the rows
-of all owners, and each statement for a credential names its owner.
+The trigger of a message is found before the owner is known. So the statements for messages have access to the rows of
+all owners, and each statement for a credential names the owner of the credential.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ FIND_TRIGGER = Statement(
     " WHERE id = :id AND trigger IS NOT NULL",
     opens=[SCHEDULES],
 )
-# For replicas of the version before, the trigger is never due.
+# For replicas of the previous version, the trigger is never due.
 INSERT_TRIGGER = Statement(
     f"""
     WITH made AS (
@@ -86,7 +86,7 @@ DELETE_TRIGGER = Statement(
     SELECT id FROM deleted
     """
 )
-# The duration for which a message uses the rate. A message is accepted if its duration ends within the minute.
+# Each message uses the rate for the duration `part`. A message is accepted if its duration ends within the next minute.
 TAKE_MESSAGE = Statement(
     """
     UPDATE schedules SET busy_until = greatest(busy_until, now()) + CAST(:part AS interval)
@@ -94,7 +94,7 @@ TAKE_MESSAGE = Statement(
     RETURNING id
     """
 )
-# A repeated message has the same turn, and no second run.
+# A repeated message has the same turn, and adds no second run.
 INSERT_MESSAGE = Statement(
     """
     INSERT INTO schedule_runs (schedule_id, tick, owner, state, turn_id, chat_id)
@@ -134,7 +134,9 @@ class TriggerRule:
         return to_json({"secrets": self.secrets, "until": self.until, "body": self.body, "per_minute": self.per_minute})
 
     def with_secret(self, id: str, secret: str, now: float, keep_seconds: float) -> Self:
-        """Earlier secrets end after `keep_seconds`, or at their earlier end."""
+        """Returns the rule with a new secret. Earlier secrets expire after `keep_seconds`, or at their previous end if
+        that is earlier.
+        """
         end = now + keep_seconds
         until = {each: min(self.until.get(each, end), end) for each in self.secrets}
         kept = [each for each in self.secrets if until[each] > now][1 - MOST_SECRETS :]
@@ -147,7 +149,7 @@ class TriggerRule:
 
 @dataclass(frozen=True, slots=True)
 class TriggerDraft:
-    """A trigger from its owner's request. `request` is the JSON of the message."""
+    """A trigger as its owner requests it. `request` is the JSON of the message."""
 
     name: str
     chat: UUID | None
@@ -181,7 +183,7 @@ class Triggers:
         return _found(await self._database.row(GET_TRIGGER, owner=owner, id=id), id)
 
     async def create(self, owner: str, actor: str, draft: TriggerDraft, secrets: Mapping[str, str], most: int) -> Row:
-        """Raises TooMany if the owner has `most` schedules and triggers already."""
+        """Creates a trigger. Raises TooMany if the owner already has `most` schedules and triggers."""
         rule = TriggerRule(secrets, {}, draft.body, draft.per_minute)
         async with self._database.transaction() as transaction:
             await check_room(transaction, owner, most)
@@ -202,7 +204,7 @@ class Triggers:
     async def add_secret(
         self, owner: str, actor: str, id: UUID, secret: tuple[str, str], now: float, keep_seconds: float
     ) -> Row:
-        """`secret` is the id and the stored form of the new secret."""
+        """Adds a secret, which `secret` gives as its id and its stored form."""
         async with self._database.transaction() as transaction:
             before = _found(await transaction.row(LOCK_TRIGGER, owner=owner, id=id), id)
             rule = TriggerRule.read(before["trigger"]).with_secret(*secret, now, keep_seconds)
@@ -215,7 +217,9 @@ class Triggers:
 
 
 class TriggerMessages:
-    """The messages of the triggers of all owners. `database` is not limited to an owner: signatures are compared."""
+    """Handles messages for the triggers of all owners. `database` is not limited to an owner, because a message names
+    no owner.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -224,7 +228,7 @@ class TriggerMessages:
         return await self._database.row(FIND_TRIGGER, id=id)
 
     async def take(self, id: UUID, per_minute: int) -> bool:
-        """Returns False if the trigger has reached its limit per minute."""
+        """Counts a message. Returns False if the trigger has reached its limit per minute."""
         part = timedelta(minutes=1) / per_minute
         return await self._database.row(TAKE_MESSAGE, id=id, part=part) is not None
 
@@ -232,7 +236,7 @@ class TriggerMessages:
         await self._database.rows(INSERT_MESSAGE, id=id, turn=turn)
 
     async def refused(self, id: UUID, error: str, most: int) -> bool:
-        """Returns True if the trigger is now paused, after `most` failures in a row."""
+        """Stores a refused message. Returns True if the trigger is now paused, after `most` failures in a row."""
         async with self._database.transaction() as transaction:
             await transaction.rows(INSERT_REFUSED, id=id, error=error)
             row = await transaction.row(COUNT_FAILURES, id=id, ended=False, failed=1, most=most)

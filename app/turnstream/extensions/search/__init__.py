@@ -1,4 +1,6 @@
-"""The full search: answers, parts of words, stems, ranks. Its index is updated a second after the commit of a text."""
+"""The full search: it also searches answers, matches stems and parts of words, and ranks the results. Its index is
+updated about a second after a text is committed.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Search of an owner's documents by people, with excerpts. Models' tools have their own search, in `documents.py`."""
+"""Searches an owner's documents for a person, with excerpts. The tools of models have a search of their own."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,9 @@ from turnstream.storage.contents import TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement, Transaction
 from turnstream.storage.owners.documents import DocumentInfo
 
-# Word beginnings come before parts inside of words, then words in the path, then whole words. The binary form of a
-# vector is created three times as fast as its text, and is compared first. A part of a stem does not match.
+# Documents with the beginnings of all words come first. Then words in the path count most, word beginnings less, and
+# whole words least. The binary form of a vector is compared first, because it is created three times as fast as its
+# text. A part of a stem does not match.
 SEARCH_OWNERS_DOCUMENTS = Statement(
     f"""
     WITH sought AS MATERIALIZED (
@@ -38,8 +39,8 @@ SEARCH_OWNERS_DOCUMENTS = Statement(
     """,
     timeout=SEARCH_ANSWER_TIMEOUT,
 )
-# The first occurrence of the first of `words` in the text; else of a word with the same stem, near the start of the
-# text.
+# Finds the first occurrence of the first of `words` that is in the text, otherwise of a word with the same stem near
+# the start of the text.
 GET_DOCUMENT_EXCERPTS = Statement(
     f"""
     SELECT hit.path, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
@@ -77,7 +78,7 @@ GET_DOCUMENT_EXCERPTS = Statement(
 async def best_documents(
     connection: Transaction, owner: str, words: Sequence[str], prefix: str, limit: int
 ) -> Sequence[FoundDocument]:
-    """The best documents with all of `words`, in the path or the text."""
+    """Returns the best documents that have all of `words` in the path or the text."""
     rows = await connection.rows(SEARCH_OWNERS_DOCUMENTS, owner=owner, words=words, prefix=prefix, limit=limit)
     excerpts = await connection.rows(
         GET_DOCUMENT_EXCERPTS,
@@ -100,5 +101,5 @@ async def best_documents(
 
 
 def _shown(path: str, words: Sequence[str]) -> Sequence[str]:
-    """The words for an excerpt: longest first, those in the path last."""
+    """Returns the words for an excerpt: the longest first, but words that are in the path last."""
     return sorted(words, key=lambda word: (word.lower() in path.lower(), -len(word)))

@@ -1,4 +1,4 @@
-"""Search of chats, with excerpts, by an index of texts and titles that is updated after their commits."""
+"""Searches chats, with excerpts, by an index of texts and titles that is updated after these are committed."""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -19,11 +19,11 @@ from turnstream.storage.chats.chats import chat_from, page_behind, place_of_page
 from turnstream.storage.contents import CHATS, IS_SEALED
 from turnstream.storage.database import LONG, Database, Row, Statement, Transaction
 
-# The most windows per page, by whether words are also matched inside of others. Such matches start when all chats with
-# the words' beginnings are found, on the next page if these chats fill the page.
+# The windows that a page may search; True means that words are also matched inside of other words. Such matches start
+# when all chats with the beginnings of the words are found, on the next page if these chats fill the page.
 _WINDOWS = (False, False, True)
 
-# The most unindexed texts of an owner that a search indexes first.
+# A search first indexes at most so many unindexed texts of the owner.
 _PENDING = 50
 
 NEWEST: Final = 2**63 - 1
@@ -46,7 +46,8 @@ _searches = partial(Statement, timeout=SEARCH_ANSWER_TIMEOUT, opens=[CHATS])
 SEARCH_CHATS = _searches(_PAGE.format(function="search_matches"))
 # SEARCH_INSIDE excludes the chats that SEARCH_CHATS finds.
 SEARCH_INSIDE = _searches(_PAGE.format(function="search_inside"))
-# The first occurrence of the first of `words` in a text of the turn; else of a word with the same stem.
+# Finds the first occurrence of the first of `words` that is in a text of the turn, otherwise of a word with the same
+# stem, otherwise the start of a text.
 GET_EXCERPTS = Statement(
     f"""
     SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
@@ -100,7 +101,8 @@ CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", t
 CATCH_UP_DOCUMENTS = Statement("SELECT search_catch_up_documents(CAST(:most AS integer)) AS more", timeout=LONG)
 COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
 GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
-# The sweep indexes the texts of the owner's chats again; a trigger marks documents in the same way.
+# The sweep then indexes the texts of the owner's chats again. A database trigger marks the owner's documents for the
+# same purpose.
 PUT_SEARCH_SETTINGS = Statement(
     """
     WITH put AS (
@@ -115,18 +117,19 @@ PUT_SEARCH_SETTINGS = Statement(
     timeout=LONG,
 )
 
-# The window of a search, after an i if words are matched inside of others; and the hit to continue behind.
+# The name of a page: the window of a search, after an i if words are matched inside of other words, and the hit after
+# which the search continues.
 _TOKEN = re.compile("(i?)(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
-_TITLES = "t"  # before the name of a page that starts with encrypted titles
+_TITLES = "t"  # precedes the name of a page that starts with encrypted titles
 _SAID = ("text", "user_text")
-_STEP = 100  # turns
+_STEP = 100  # turns that are indexed at once
 _DOCUMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPosition:
-    """The position at which a search continues: in the window of segments from `first`, after the last hit if any.
-    Words are matched inside of others (`inside`) when all chats with their beginnings are found.
+    """The position at which a search continues: in the window of segments from `first`, after the hit `behind` if it is
+    set. When all chats with the beginnings of the words are found, words are matched inside of other words (`inside`).
     """
 
     first: int = NEWEST
@@ -143,7 +146,7 @@ class SearchPosition:
 
     @staticmethod
     def of_page(name: str) -> "SearchPosition":
-        """Raises NoSuchPage."""
+        """Returns the position that the name of a page contains. Raises NoSuchPage."""
         found = _TOKEN.fullmatch(name)
         if found is None or not -NEWEST <= int(found[2]) <= NEWEST:
             raise NoSuchPage
@@ -201,7 +204,7 @@ class IndexReads(TextSearch):
             return await best_documents(connection, owner, words, prefix, limit)
 
     async def _index_of(self, owner: str) -> None:
-        """Indexes no text: a standby is read-only."""
+        """Indexes no text, because a standby is read-only."""
 
 
 class SearchIndex(IndexReads):
@@ -221,18 +224,18 @@ class SearchIndex(IndexReads):
         )
 
     async def lag(self) -> float | None:
-        """The seconds that the oldest unindexed text has waited; None without one."""
+        """Returns the seconds that the oldest unindexed text has waited, or None if all texts are indexed."""
         row = await self._database.row(GET_OLDEST_PENDING)
         return None if row is None else row["lag"]
 
     async def index(self) -> bool:
-        """Indexes the oldest of these texts, unless another replica does. Returns whether there may be more."""
+        """Indexes the oldest unindexed texts, unless another replica is doing so. Returns whether there may be more."""
         (row,) = await self._database.rows(INDEX_PENDING, most=_STEP)
         return bool(row["indexed"] == _STEP)
 
     async def catch_up(self) -> AsyncGenerator[int, None]:
-        """Indexes unindexed or outdated texts and documents; then collects words of segments. Yields 0 after each step:
-        no row is removed.
+        """Indexes unindexed or outdated texts and documents; then collects the words of segments. Yields 0 after each
+        step, because no row is removed.
         """
         for statement, most in ((CATCH_UP, _STEP), (CATCH_UP_DOCUMENTS, _DOCUMENTS)):
             while (await self._database.rows(statement, most=most))[0]["more"]:
@@ -310,5 +313,5 @@ async def _with_excerpts(
 
 
 def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
-    """The words for an excerpt: longest first, those in the title last."""
+    """Returns the words for an excerpt: the longest first, but words that are in the title last."""
     return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))

@@ -1,4 +1,4 @@
-"""The search indexer: indexes texts about a second after their commit, for many turns together."""
+"""Indexes texts for the search about a second after they are committed, many turns at once."""
 
 import asyncio
 from time import perf_counter
@@ -16,7 +16,7 @@ _INTERVAL = 1.0  # seconds between two polls of a replica
 
 
 class SearchIndexer:
-    """Runs in every replica; one of them indexes at a time. Pending texts are rows, so a killed process loses
+    """Runs in every replica, but only one replica indexes at a time. Pending texts are rows, so a killed process loses
     no text.
     """
 
@@ -36,7 +36,9 @@ class SearchIndexer:
                 pass  # the next poll finds the texts
 
     async def look(self) -> None:
-        """Indexes all waiting texts. After an import its pauses are as long as its work."""
+        """Indexes all waiting texts. If there are many, as after an import, each pause is as long as the work before
+        it.
+        """
         more = True
         while more:
             lag = await self._search.lag()

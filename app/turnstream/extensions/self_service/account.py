@@ -1,7 +1,7 @@
 """The account of an owner: credentials, grants, entries of the audit trail, and the request for an erasure.
 
 The API's role has no access to tokens and the audit trail. So these statements have access to the rows of all owners,
-and each names its owner.
+and each statement names its owner.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from turnstream.libraries.audit_entries import AuditEntry, entries_of
 from turnstream.storage.contents import BYTES_SIZE, CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
 
-MOST_COUNTED = 100_000  # of each type: a read of the account has no more rows
+MOST_COUNTED = 100_000  # most rows of each type that a read of the account counts
 GET_ACCOUNT = Statement(
     f"""
     SELECT (
@@ -42,7 +42,7 @@ LIST_CREDENTIALS = Statement(
     ORDER BY kind DESC, id DESC LIMIT :limit
     """
 )
-# A trigger writes the audit entry of a stored token, with the actor of the transaction.
+# A database trigger writes the audit entry of a stored token, with the actor that the transaction sets.
 REVOKE_CREDENTIAL = Statement(
     """
     WITH token AS (
@@ -102,7 +102,7 @@ UNDO_ERASURE = Statement(
 
 
 class OwnAccounts:
-    """`delay` is in seconds."""
+    """Reads and changes the accounts of owners. An erasure is due `delay` seconds after its request."""
 
     def __init__(self, database: Database, delay: float) -> None:
         self._database = database
@@ -117,7 +117,7 @@ class OwnAccounts:
         return await self._database.rows(LIST_CREDENTIALS, owner=owner, limit=limit)
 
     async def revoke(self, identity: Identity, id: UUID) -> None:
-        """Raises NotFound."""
+        """Revokes a credential. Raises NotFound."""
         if await self._database.row(REVOKE_CREDENTIAL, owner=identity.owner, id=id, actor=identity.actor) is None:
             raise NotFound(f"The owner has no token {id}.")
 
@@ -129,13 +129,13 @@ class OwnAccounts:
         return entries_of(rows)
 
     async def ask_erasure(self, identity: Identity) -> Row:
-        """A second request has no effect."""
+        """Stores the request for an erasure. A second request has no effect."""
         values = {"owner": identity.owner, "delay": self._delay, "actor": identity.actor}
         row = await self._database.row(ASK_ERASURE, **values)
         assert row is not None
         return row
 
     async def undo_erasure(self, identity: Identity) -> None:
-        """Raises NotFound without a request for an erasure, or if it is due."""
+        """Withdraws the request for an erasure. Raises NotFound if there is no request, or if the erasure is due."""
         if await self._database.row(UNDO_ERASURE, owner=identity.owner, actor=identity.actor) is None:
             raise NotFound("There is no erasure to undo: no erasure was requested, or the erasure has begun.")

@@ -89,7 +89,9 @@ async def undo_erasure(request: Request) -> Response:
 
 
 def _accounts(request: Request) -> tuple[OwnAccounts, Identity]:
-    """Raises Forbidden if self-service is off, or if the credential lacks rights of a person."""
+    """Returns the accounts and the caller. Raises Forbidden if self-service is off, or if the credential lacks rights
+    of a person.
+    """
     services, _ = services_and_owner(request)
     identity = identity_of(request)
     accounts = services.states.get("self_service")

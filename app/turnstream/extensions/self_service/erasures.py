@@ -1,4 +1,4 @@
-"""Erasures requested by owners. When one is due, one replica executes it."""
+"""Erasures that owners have requested. When an erasure is due, one replica executes it."""
 
 import asyncio
 import random
@@ -32,8 +32,9 @@ RENEW_ERASURE = Statement(
 
 
 class Erasures:
-    """`delete_files` deletes the files of a turn on this machine, and returns their number. If a replica does not renew
-    its claim for `lease` seconds, another one repeats the erasure. Two simultaneous erasures are harmless.
+    """Executes due erasures. `delete_files` deletes the files of a turn on this machine, and returns their number. If a
+    replica does not renew its claim for `lease` seconds, another replica repeats the erasure. Two simultaneous erasures
+    are harmless.
     """
 
     def __init__(

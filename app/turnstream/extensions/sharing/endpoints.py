@@ -1,4 +1,4 @@
-"""Handlers of shared chats: the owner's links, and the view of people with a link."""
+"""Handlers of shared chats: the owner's links, and the view for people who have a link."""
 
 import hashlib
 from functools import partial
@@ -22,7 +22,7 @@ from turnstream.libraries.uploading import SAFE_HEADERS
 from turnstream.storage.database import OWNER, Row
 from turnstream.web.site import site
 
-_MOST_TURNS = 1000  # of a branch, the newest
+_MOST_TURNS = 1000  # a view shows at most so many turns of a branch, the newest ones
 _HEADERS = {"Cache-Control": "no-cache", "X-Robots-Tag": "noindex", "Referrer-Policy": "no-referrer"}
 
 
@@ -47,7 +47,9 @@ async def create_share(request: Request) -> Response:
 
 
 async def _end_of_snapshot(services: Services, owner: str, chat: UUID, asked: UUID | None) -> UUID:
-    """Raises NotFound, and Conflict for an open turn: its text may change."""
+    """Returns the last turn of a snapshot. Raises NotFound, and raises Conflict for an open turn, whose text may
+    change.
+    """
     id = asked or await services.storage.turns.newest(owner, chat)
     if id is None:
         raise Conflict("The chat has no turn to share.")
@@ -98,14 +100,14 @@ async def get_shared_file(request: Request) -> Response:
 
 
 async def shared_page(request: Request) -> Response:
-    """The page is the same for every link: its script reads the address."""
+    """Returns the page, which is the same for every link, because its script reads the address."""
     response = site().shared_page(request)
     response.headers["X-Robots-Tag"] = "noindex"
     return response
 
 
 async def _content(request: Request) -> SharedContent:
-    """Raises NotFound, also if sharing is off."""
+    """Returns the content of the link in the path. Raises NotFound, even if sharing is off."""
     sharing = services_of(request).states.get("sharing")
     if not isinstance(sharing, Sharing):
         raise NotFound("This link does not exist, has expired, or was revoked.")
@@ -129,7 +131,7 @@ async def _read(services: Services, share: Row) -> SharedContent:
 
 
 def sharing_of(services: Services) -> Sharing:
-    """Raises Forbidden if sharing is off."""
+    """Returns the state of the extension. Raises Forbidden if sharing is off."""
     sharing = services.states.get("sharing")
     if not isinstance(sharing, Sharing):
         raise Forbidden("Sharing is off on this server; its operator turns it on with TURNSTREAM_SHARING.")
@@ -137,5 +139,5 @@ def sharing_of(services: Services) -> Sharing:
 
 
 def _shares(request: Request) -> Shares:
-    """Raises Forbidden if sharing is off."""
+    """Returns the links. Raises Forbidden if sharing is off."""
     return sharing_of(services_of(request)).shares

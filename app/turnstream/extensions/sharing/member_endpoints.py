@@ -1,4 +1,4 @@
-"""Handlers of members: for the owner of a chat, and for a member."""
+"""Handlers of the members of a chat: calls of the chat's owner, and calls of a member."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,7 +34,7 @@ async def add_member(request: Request) -> Response:
 
 
 def _other_person(given: str, owner: str) -> str:
-    """Raises RequestRefused for an invalid name of another owner."""
+    """Returns the name of another owner. Raises RequestRefused if the name is invalid."""
     try:
         name = owner_name(given)
     except ValueError as error:
@@ -75,5 +75,5 @@ async def leave_chat(request: Request) -> Response:
 
 
 def _members(request: Request) -> Members:
-    """Raises Forbidden if sharing is off."""
+    """Returns the members of chats. Raises Forbidden if sharing is off."""
     return sharing_of(services_of(request)).members

@@ -1,4 +1,4 @@
-"""Members of chats: their rows, and the identity for a member's call.
+"""Members of chats: their rows, and the identity with which a member makes a call.
 
 A member is found before the owner of the chat is known. So these statements have access to the rows of all owners.
 Afterwards the statements of the call are limited to the rows of the chat's owner.
@@ -19,13 +19,13 @@ MemberRole = Literal["read", "write", "approve"]
 
 MOST_MEMBERS: Final = 100  # of a chat
 _MOST_KNOWN: Final = 50_000
-# Each role includes the rights of those before it.
+# Each role includes the rights of the roles before it.
 SCOPES_OF: Final[Mapping[MemberRole, frozenset[Scope]]] = {
     "read": frozenset({"read"}),
     "write": frozenset({"read", "send", "chat"}),
     "approve": frozenset({"read", "send", "chat", "approve"}),
 }
-# The calls of members, and the least role for each. All other calls of a chat require its owner.
+# The calls that members may make, and the least role for each call. Only the owner of a chat may make other calls.
 LEAST_ROLE: Final[Mapping[str, MemberRole]] = {
     "GET /api/chats/{chat}": "read",
     "GET /api/chats/{chat}/turns": "read",
@@ -83,7 +83,8 @@ LIST_MEMBERS = Statement(
     WHERE chat_id = :chat AND owner = :owner ORDER BY chat_members.created_at, member
     """
 )
-# The calls that the role may answer: no sign-in, because only the owner signs in, and no call with approvers.
+# `waiting` has the calls that the role may answer. It has no sign-in, because only the owner signs in, and no call that
+# has approvers.
 LIST_MEMBERSHIPS = Statement(
     f"""
     SELECT chat_members.chat_id AS chat, owner, title, chat_members.role, chat_members.created_at, updated_at, (
@@ -101,7 +102,7 @@ LIST_MEMBERSHIPS = Statement(
     """,
     opens=[CHATS.named(id="chat")],
 )
-# By the owner of the chat, or by the member.
+# Either the owner of the chat or the member may remove the member.
 REMOVE_MEMBER = Statement(
     f"""
     WITH removed AS (
@@ -118,13 +119,14 @@ DELETE_MEMBERSHIPS = Statement("DELETE FROM chat_members WHERE member = :person 
 class Members:
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Chats with their owners, which do not change: calls of an owner, and checks of the owner's open streams, need
-        # no query.
+        # Chats with their owners. The owner of a chat does not change, so calls of an owner, and checks of the owner's
+        # open streams, need no query.
         self._owned: set[tuple[str, UUID]] = set()
 
     async def find(self, identity: Identity, call: str, chat: UUID) -> Identity:
-        """Returns the identity for a call of the caller that names the chat (`FindMember`). A bound credential, or one
-        with fixed options, is only valid for its owner. Raises Forbidden if the member may not make the call.
+        """Returns the identity with which the caller makes a call that names the chat (`FindMember`). A credential that
+        is bound, or that has fixed options, is only valid for its own owner. Raises Forbidden if the member may not
+        make the call.
         """
         least = LEAST_ROLE.get(call)
         if (least is None and "{chat}" not in call) or identity.is_bound or identity.fixed:
@@ -172,7 +174,7 @@ class Members:
         return await self._database.rows(LIST_MEMBERS, owner=owner, chat=chat)
 
     async def memberships(self, person: str, limit: int) -> Sequence[Row]:
-        """The chats of others with the person as a member, last changed first."""
+        """Returns the chats of other owners of which the person is a member, last changed first."""
         return await self._database.rows(LIST_MEMBERSHIPS, person=person, limit=limit)
 
     async def remove(self, identity: Identity, chat: UUID, member: str) -> None:

@@ -46,7 +46,7 @@ class ShareList(BaseModel):
 
 
 class MemberIn(Body):
-    """The role replaces an existing member's."""
+    """If the person is a member already, `role` replaces the role of the member."""
 
     member: Annotated[str, Field(min_length=1, max_length=255, description="the name of the owner to be a member")]
     role: Annotated[
@@ -80,7 +80,7 @@ class MemberCallOut(BaseModel):
 
 
 class MembershipOut(BaseModel):
-    """A chat of another owner, with the caller as a member."""
+    """A chat of another owner, of which the caller is a member."""
 
     chat: UUID
     owner: str
@@ -120,7 +120,7 @@ class SharedTurn(BaseModel):
 
 
 class SharedChat(BaseModel):
-    """The newest turns of the shared branch, oldest first. `more`: earlier turns are omitted."""
+    """The newest turns of the shared branch, oldest first. `more` is true if earlier turns are omitted."""
 
     title: str | None
     live: bool

@@ -1,4 +1,4 @@
-"""Links to chats: their rows, and the content on display.
+"""Links to chats: their rows, and the content that they show.
 
 A link is found by its secret, before its owner is known. So these statements have access to the rows of all owners, and
 each statement for a credential names its owner.
@@ -77,7 +77,7 @@ FIND_SHARE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class SharedContent:
-    """The body of a shared chat, and its uploads."""
+    """The JSON of a shared chat, its ETag, and the uploads that it shows."""
 
     owner: str
     body: bytes
@@ -94,7 +94,7 @@ class Sharing:
 
 
 class Shares:
-    """`life` is the longest life of a link, in seconds."""
+    """Creates, lists, revokes and reads links. `life` is the longest life of a link, in seconds."""
 
     def __init__(self, database: Database, life: float | None) -> None:
         self._database = database
@@ -126,21 +126,21 @@ class Shares:
         return await self._database.rows(LIST_SHARES, owner=owner, chat=chat, limit=limit)
 
     async def get(self, owner: str, id: UUID) -> Row:
-        """Raises NotFound."""
+        """Returns the row of a link. Raises NotFound."""
         row = await self._database.row(GET_SHARE, owner=owner, id=id)
         if row is None:
             raise NotFound(f"The owner has no link {id}.")
         return row
 
     async def revoke(self, identity: Identity, id: UUID) -> None:
-        """Raises NotFound. Other replicas may show the content for another second."""
+        """Revokes a link. Other replicas may show its content for another second. Raises NotFound."""
         if await self._database.row(REVOKE_SHARE, owner=identity.owner, id=id, actor=identity.actor) is None:
             raise NotFound(f"The owner has no link {id}.")
         self._recent.clear()
 
     async def content(self, secret: str, read: Callable[[Row], Awaitable[SharedContent]]) -> SharedContent:
-        """Returns the content of a link. `read` makes it from the row of the link. Requests within a second share one
-        read, so that many readers of a link cause no more queries than one reader. Raises NotFound.
+        """Returns the content of a link. `read` creates the content from the row of the link. Requests within a second
+        share one read, so that many readers of a link cause no more queries than one reader. Raises NotFound.
         """
         digest, now = _digest(secret), monotonic()
         until, task = self._recent.get(digest, (0.0, None))
@@ -148,7 +148,8 @@ class Shares:
             if len(self._recent) >= _MOST_KEPT:
                 self._recent = {key: kept for key, kept in self._recent.items() if kept[0] > now}
             task = asyncio.create_task(self._read(digest, read))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all readers may have left
+            # All readers may have disconnected.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             if len(self._recent) < _MOST_KEPT:
                 self._recent[digest] = (now + _FRESH, task)
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""The public view of a turn: the blocks for a link. Blocks of unknown types are not shown."""
+"""The public view of a turn: the blocks that a link shows. Blocks of unknown types are not shown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def _shown(blocks: Sequence[Block], *, results: bool, files: bool) -> Iterator[S
 
 
 def _type_of(block: Block) -> _Type | None:
-    """The type in the view. Thoughts, notes and blocks of unknown types have none."""
+    """Returns the type that the view shows. Thoughts, notes and blocks of unknown types have no such type."""
     match kind_of(block.type).family:
         case "prose":
             return "text"

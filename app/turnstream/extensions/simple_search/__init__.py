@@ -1,4 +1,4 @@
-"""The search of small servers: without an index, by word beginnings."""
+"""The search for small servers, which matches word beginnings without an index."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A search without an index for word beginnings in titles, messages of people and documents. The most recently changed
+"""Searches titles, messages of people and documents for word beginnings, without an index. The most recently changed
 results are first.
 """
 
@@ -22,8 +22,8 @@ _WINDOW = """
             start + :length <= length({text}) AS cut_after
     ) AS window_of_text
     """
-# The turn is null if the title has all words. No index contains the messages, so a message costs nothing extra; a
-# server with large chats uses the extension `search`.
+# The turn is null if the title has all words. No index contains the messages, so writing a message costs nothing extra;
+# a server with large chats uses the extension `search`.
 FIND_CHATS = Statement(
     f"""
     WITH found AS MATERIALIZED (
@@ -76,7 +76,7 @@ FIND_DOCUMENTS = Statement(
 
 
 class SimpleSearch(TextSearch):
-    """The search that reads the messages of an owner. A text matches only with all words."""
+    """The search that reads the messages of an owner. A text matches only if it has all words."""
 
     def __init__(self, database: Database, places: Places | None = None) -> None:
         self._database = database
@@ -122,7 +122,7 @@ class SimpleSearch(TextSearch):
 
 
 def _sought(words: Sequence[str]) -> dict[str, object]:
-    """Values of a statement: the words as a query for texts with these word beginnings."""
+    """Returns values of a statement: the words as a query for texts that have all these word beginnings."""
     quoted = (word.replace("\\", "\\\\").replace("'", "''") for word in words)
     return {
         "sought": " & ".join(f"'{word}':*" for word in quoted),
@@ -133,5 +133,5 @@ def _sought(words: Sequence[str]) -> dict[str, object]:
 
 
 def _pieces(row: Row, name: str | None, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """The pieces of the text if it has the words, else of the name."""
+    """Returns the pieces of the text if it has the words, otherwise the pieces of the name."""
     return pieces_of(excerpt_line(row, words) if row["in_text"] else name or "", words)

@@ -1,4 +1,4 @@
-"""Reads on a hot standby of the database, if a client accepts an answer of some seconds ago."""
+"""Reads from a hot standby of the database, if a client accepts an answer that is some seconds old."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ class StandbySettings(Section):
 
 
 def _standby(settings: Settings) -> "Standby | None":
-    """Raises ConfigError."""
+    """Returns the configured standby. Raises ConfigError."""
     given = settings.section(StandbySettings)
     if given.standby_url is None:
         return None
@@ -31,7 +31,7 @@ def _standby(settings: Settings) -> "Standby | None":
 
 
 async def _check(settings: Settings, _models: "Models", ping: bool) -> str:
-    """Without a working standby, the primary answers."""
+    """Describes the standby. If the standby does not work, the primary answers."""
     standby = _standby(settings)
     if standby is None:
         return "none"

@@ -1,9 +1,9 @@
 """A hot standby: a copy of the database that follows the primary, for reads that may be some seconds old.
 
 A replica measures the age of a snapshot only by its own monotonic clock: it writes the end of its lease into its row on
-the primary, and stores the time of each renewal's request. The standby commits in the order of the primary, so a
-snapshot with a renewal has all commits before that request. A standby that has stopped, or follows another primary,
-shows no new renewal.
+the primary, and stores the time at which it requested each renewal. The standby commits in the order of the primary, so
+a snapshot that has a renewal has all commits before the request of that renewal. The snapshots of a standby that has
+stopped, or follows another primary, have no new renewal.
 """
 
 import asyncio
@@ -44,16 +44,16 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Time limits in seconds for the connection to the standby, and for each statement; after that the primary is used.
+# Time limit in seconds for the connection to the standby, and for each statement. After that the primary is used.
 PATIENCE = 2.0
-# Seconds without a new try after the standby did not answer.
+# Seconds for which the standby is not used after it did not answer.
 _PAUSE = 5.0
-# Renewals of the lease within the allowed age of a standby: the reads of the standby are older than the last visible
-# renewal.
+# The number of lease renewals within the allowed age of a standby. The measured age is the time since the last renewal
+# that the standby has, so more renewals make it more precise.
 _RENEWALS = 5
 
 # Errors of a single read. A conflict with recovery (for example a vacuum on the primary) cancels a query; between two
-# queries it ends the session. Only a failed connection shows that the standby is unreachable.
+# queries it terminates the session. Only a failed connection shows that the standby is unreachable.
 _OF_ONE_READ = (
     asyncpg.TransactionRollbackError,
     asyncpg.ConnectionDoesNotExistError,
@@ -67,8 +67,9 @@ GET_LEASE = Statement("SELECT lease_until FROM replicas WHERE id = :replica")
 
 
 class StandbyMoment(Database):
-    """One snapshot of the standby. The snapshot has all commits of `age` seconds ago, and all commits before `time` of
-    the database. The age is infinite, and the time unknown, if the snapshot contains no renewal of this replica.
+    """One snapshot of the standby. It has all commits that are at least `age` seconds old, and all commits before
+    `time` by the clock of the database. The age is infinite, and the time unknown, if the snapshot contains no renewal
+    of this replica.
     """
 
     def __init__(self, transaction: Transaction, renewal: Renewal | None) -> None:
@@ -108,7 +109,7 @@ class Standby:
             yield StandbyReads(database, replica, renewals, self._staleness)
 
     async def examined(self) -> str:
-        """Describes the delay of the standby. Raises ConfigError for a server that is not a standby of the primary."""
+        """Describes the delay of the standby. Raises ConfigError if the server is not a standby of the primary."""
         async with database_url(self._settings) as primary:
             lag = await standby_lag(self._url, session_url(self._settings, primary), self._staleness)
         if lag is None:
@@ -117,7 +118,9 @@ class Standby:
 
 
 class StandbyReads:
-    """`database` is its pool, `replica` this replica, with a lease that `renewals` renew on the primary."""
+    """Reads from the standby. `database` is the pool of the standby, and `replica` is this replica, whose lease
+    `renewals` renew on the primary.
+    """
 
     def __init__(self, database: Database, replica: UUID, renewals: Renewals, staleness: float) -> None:
         self._database = database
@@ -127,8 +130,8 @@ class StandbyReads:
         self._circuit = Circuit(1, _PAUSE, monotonic)
 
     async def read(self, request: Request, primary: ReadStorage, work: Callable[[ReadStorage], Awaitable[T]]) -> T:
-        """Returns an answer of the standby with the header `Age`, at most as old as the standby and the
-        client allow.
+        """Returns an answer of the standby, with the header `Age`, if the standby is not older than the server and the
+        client allow; otherwise an answer of the primary.
         """
         accepted = accepted_staleness(request)
         if not accepted:
@@ -153,7 +156,7 @@ class StandbyReads:
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[StandbyMoment]:
-        """Raises StorageError, at once if the standby recently did not answer."""
+        """Yields a snapshot of the standby. Raises StorageError, at once if the standby recently did not answer."""
         if self._circuit.wait is not None:
             raise StorageUnavailable("The standby has not answered lately.")
         with self._circuit.trial():
@@ -178,7 +181,9 @@ def _read_storage(moment: StandbyMoment, primary: ReadStorage) -> ReadStorage:
 
 
 def accepted_staleness(request: Request) -> float:
-    """The allowed age of the answer in seconds: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2), else 0."""
+    """Returns how many seconds old an answer may be for the client: `max-stale` of `Cache-Control` (RFC 9111, 5.2.1.2),
+    otherwise 0.
+    """
     directives: dict[str, str] = {}
     for line in request.headers.getlist("cache-control"):
         for directive in line.lower().split(","):
@@ -191,8 +196,8 @@ def accepted_staleness(request: Request) -> float:
 
 
 async def standby_lag(url: str, primary: str, most: float) -> float | None:
-    """The seconds until the standby at `url` has the present state of `primary`; None for more than `most`. Raises
-    ConfigError for a server that is not a standby of it.
+    """Returns the seconds until the standby at `url` has the present state of `primary`, or None for more than `most`.
+    Raises ConfigError if the server is not a standby of `primary`.
     """
     try:
         async with (
@@ -216,7 +221,7 @@ async def standby_lag(url: str, primary: str, most: float) -> float | None:
 
 
 def standby_url(settings: Settings, given: SecretStr) -> str:
-    """The URL in the driver's form. Raises ConfigError if it does not fit the primary's URL."""
+    """Returns the URL in the driver's form. Raises ConfigError if it does not fit the primary's URL."""
     if settings.database_url is None:
         raise ConfigError("TURNSTREAM_STANDBY_URL must be set with DATABASE_URL: the embedded Postgres has no standby.")
     url = plain_url(given.get_secret_value(), "TURNSTREAM_STANDBY_URL")

@@ -1,4 +1,4 @@
-"""Titles of chats, by a model of the operator's choice."""
+"""Titles of chats, which a model of the operator's choice writes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,6 @@
-"""Titles of chats by a model of the operator's choice: after the first answer, unless a person has set one."""
+"""Writes titles of chats by a model of the operator's choice, after the first answer, unless a person has set the
+title.
+"""
 
 import asyncio
 import re
@@ -30,16 +32,16 @@ _PROMPT = (
 _LABEL = re.compile(r"^[\s*#]*title\s*:", re.IGNORECASE)
 _MOST_READ = 2000  # characters of the question, and of the answer
 _MAX_TOKENS = 200
-_LAST_TRY = 6  # turns: after a failed first answer, or a failed title, a chat has two further tries
+_LAST_TRY = 6  # turns: after a failed first answer, or a failed title, a chat has two more tries
 _AT_ONCE = 4
-# A chat keeps its title if this many chats of its owner, or of all, already wait.
+# A chat keeps its title if so many chats of its owner, or of all owners, already wait for a title.
 _MOST_OF_OWNER = 50
 _MOST_WAITING = 1000
 
 
 class TitleWriter(Hooks):
-    """The hook receives first answers; `run` asks `model` for their titles. Owners share the simultaneous calls: no
-    owner waits for the chats of another owner. `notify` wakes the readers of an owner and a chat.
+    """The hook receives answers; `run` asks `model` for the titles of their chats. Owners share the simultaneous calls,
+    so that no owner waits for the chats of another owner. `notify` wakes the readers of an owner and a chat.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class TitleWriter(Hooks):
             except (ProviderError, TimeoutError, NotFound, StorageUnavailable) as error:
                 log.warning("title.failed", chat=str(event.turn.chat_id), model=self._model, error=str(error))
             finally:
-                self._waiting -= Counter({event.owner: 1})  # without zero values
+                self._waiting -= Counter({event.owner: 1})  # this subtraction drops zero values
 
     async def _write(self, owner: str, answer: Turn) -> None:
         chat = await self._chats.get(owner, answer.chat_id)
@@ -99,7 +101,7 @@ class TitleWriter(Hooks):
         title = title_from(_LABEL.sub("", reply.text).strip("\"'«»“”„*#. \n"))
         if title is None:
             return
-        # Checked again under the lock of the chat: a person may have set a title meanwhile.
+        # The title is checked again under the lock of the chat, because a person may have set a title meanwhile.
         changed = await self._chats.change(owner, chat.id, lambda now: {"title": title} if now.title == made else {})
         log.info("title.written", chat=str(chat.id), model=self._model, usage=reply.usage, kept=changed.title == title)
         self._notify(owner, chat.id)

@@ -1,4 +1,4 @@
-"""Results of tools: a cache, summaries of long ones, and a tool that reads the rest of a cut result."""
+"""Results of tools: a cache, summaries of long results, and a tool that reads the rest of a truncated result."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

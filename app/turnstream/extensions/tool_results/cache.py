@@ -1,4 +1,4 @@
-"""The cache of tool results: an answer is stored for later calls of its owner, until it expires."""
+"""The cache of tool results: an answer is stored for later calls of the same owner, until it expires."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ from turnstream.tools.toolset import Toolset, parse_input
 
 
 class CachePolicy:
-    """Answers calls of tools with `cache_seconds` from the cache."""
+    """Answers calls from the cache, if the policy of their tool has `cache_seconds`."""
 
     def __init__(self, toolset: Toolset, cache: ToolCache) -> None:
         self._toolset = toolset
@@ -46,8 +46,8 @@ class CachePolicy:
 def cache_key(
     toolset: Toolset, name: str, input_json: str, offered: Sequence[ToolSpec], documents: str | None = ""
 ) -> bytes | None:
-    """The key of an answer in the cache: from the present tool, its readable `documents`, and the input, regardless of
-    the order of members. None for a call without caching.
+    """Returns the key of an answer in the cache. It depends on the present definition of the tool, the `documents` that
+    the tool may read, and the input, regardless of the order of members. Returns None for a call that is not cached.
     """
     tool = toolset.find(name, offered)
     if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
@@ -63,8 +63,8 @@ def cache_key(
 
 
 def _to_keep(outcome: Outcome) -> CachedResult | None:
-    """Returns the whole answer for the cache. None for a failure, another tool's answer, files, a part, or a call that
-    continues as a job.
+    """Returns the whole answer for the cache. Returns None for a failure, for the answer of a fallback, for files, for
+    a part of an answer, and for a call that continues as a job.
     """
     cut = outcome.notes.get("cut")
     is_part = outcome.whole is not None and (cut is None or "kept" in cut)

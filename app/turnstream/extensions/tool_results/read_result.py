@@ -1,4 +1,4 @@
-"""The tool `read_result` reads the rest of a cut result."""
+"""The tool `read_result`, which reads the rest of a truncated result."""
 
 from typing import Annotated, Protocol
 from uuid import UUID
@@ -8,17 +8,17 @@ from pydantic import Field
 from turnstream.domain.blocks import READ_RESULT
 from turnstream.tools.tool import Tool, ToolContext, ToolError, tool
 
-_FRAME = 200  # characters around a part, at most
+_FRAME = 200  # most characters that the tool adds around a part
 
 
 class ResultStore(Protocol):
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result on the path to `turn`; None if there is none."""
+        """Returns the full text of a result on the path to `turn`, or None if there is no such result."""
         ...
 
 
 def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
-    """`part` is the maximum number of characters of one call."""
+    """Returns the tool. One call of it returns at most `part` characters."""
 
     @tool(name=READ_RESULT, read_only=True, max_result_chars=part + _FRAME)
     async def read_result(

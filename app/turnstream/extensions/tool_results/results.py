@@ -1,4 +1,4 @@
-"""The rows of whole tool results."""
+"""Reads the whole texts of tool results from rows."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -42,20 +42,20 @@ GET_RESULT = Statement(
 
 
 class ToolResults:
-    """The full texts of tool results that were cut for the model, at once or later."""
+    """Reads the full texts of tool results, whether or not the results were truncated for the model."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """Returns the full text of the newest result with this id on the path to `turn`; a cut result takes precedence.
-        None if there is no result.
+        """Returns the full text of the newest result with this id on the path to `turn`; a truncated result takes
+        precedence. Returns None if there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
         return _text_of(row) if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
-        """Returns the full text of a tool, whether or not it was cut for the model. Raises NotFound."""
+        """Returns the full text of a tool's result, whether or not it was truncated for the model. Raises NotFound."""
         row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
         if row is None:
             raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")

@@ -29,7 +29,7 @@ PUT_CACHED = Statement(
     """,
     seals=[TOOL_CACHE],
 )
-# The newest answers are kept.
+# Deletes the oldest answers beyond the limits.
 EVICT = Statement(
     """
     WITH ranked AS (
@@ -71,7 +71,7 @@ class ToolCache:
         self._bytes = bytes
 
     async def get(self, owner: str, key: bytes) -> CachedResult | None:
-        """None for a missing or expired answer."""
+        """Returns a cached answer, or None if it is missing or expired."""
         row = await self._database.row(GET_CACHED, owner=owner, key=key)
         return None if row is None else CachedResult(row["content"], from_json(row["client_data"]), row["age"])
 

@@ -1,4 +1,4 @@
-"""Summaries of long results, by a model that the policy of the tool or the operator selects."""
+"""Summarises long results by a model that the tool's policy or the operator selects."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -26,8 +26,8 @@ _MOST_READ = 200_000  # characters of a result
 
 
 class SummaryPolicy:
-    """Replaces a long text by a summary, if the policy of its tool demands it. The whole text is stored. Without a
-    summary the outcome is unchanged.
+    """Replaces a long text by a summary, if the policy of its tool demands it. The whole text is stored. If the summary
+    fails, the outcome keeps its text.
     """
 
     def __init__(self, toolset: Toolset, side_calls: SideCalls) -> None:
@@ -67,6 +67,6 @@ class SummaryPolicy:
 
 
 def prompt_for(name: str, input_json: str, result: str) -> str:
-    """The prompt for the summary of a result."""
+    """Returns the prompt for the summary of a result."""
     more = f"\n[{len(result) - _MOST_READ:,} further characters are not shown]" if len(result) > _MOST_READ else ""
     return f"{_SUMMARISE}\n\n<call>\n{name} {input_json}\n</call>\n\n<result>\n{result[:_MOST_READ]}{more}\n</result>"

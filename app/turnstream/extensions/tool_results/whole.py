@@ -1,4 +1,4 @@
-"""The whole results of tools that were cut for the model."""
+"""The call that returns the whole result of a tool, even if the result was truncated for the model."""
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from turnstream.kit.text import unstorable
 
 
 class WholeOut(BaseModel):
-    """The whole result of a tool that was cut for the model."""
+    """The whole result of a tool, even if it was truncated for the model."""
 
     tool_use_id: str
     text: str

@@ -1,4 +1,6 @@
-"""A search among many tools: the model searches for a tool when it needs one, and requests omit its definition."""
+"""A search among many tools: requests omit the definition of a tool, and the model searches for the tool when it needs
+it.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

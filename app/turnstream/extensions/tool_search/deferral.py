@@ -1,4 +1,4 @@
-"""The deferral of tools: the definitions that a request omits, and the two tools that give access to them."""
+"""Defers tools: omits their definitions from a request, and offers two tools that find and call them."""
 
 import json
 from collections import defaultdict
@@ -17,11 +17,11 @@ from turnstream.libraries.tool_ranking import ranked
 from turnstream.tools.tool import Outcome, Tool, ToolContext, tool
 
 _MOST_FOUND = 20
-_MORE_NAMES = 15  # of further tools, without their definitions
-_LEAST_GROUP = 3  # tools with a common prefix that get a separate line
+_MORE_NAMES = 15  # names of less likely tools, which are returned without definitions
+_LEAST_GROUP = 3  # tools that must have a common prefix to get a separate line
 _MOST_LINES = 40
-_MOST_NAMES = 4  # of a line
-# The search of the provider, and its mark on searchable tools.
+_MOST_NAMES = 4  # names in a line
+# The definition of the provider's search.
 _SEARCH_OF_PROVIDER = json.dumps({"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"})
 
 
@@ -50,7 +50,7 @@ async def call_tool(
     input: Annotated[dict[str, Any] | None, Field(description="its input, by its schema")] = None,  # noqa: ARG001
 ) -> Outcome:
     """Calls a tool that find_tools has found."""
-    # A call with the name of a tool of the turn never arrives here: such a call runs the named tool.
+    # A call that names a tool of the turn never arrives here, because such a call runs the named tool.
     names = [spec.name for spec in context.offered if not spec.client and spec.role is None]
     like = get_close_matches(name, names, 3)
     hint = f" Tools of similar names: {', '.join(like)}." if like else ""
@@ -61,7 +61,7 @@ _OWN: Mapping[str, Tool] = {each.spec.name: each for each in (find_tools, call_t
 
 
 class SearchTools:
-    """The two tools, as a source."""
+    """A source that has the two tools."""
 
     def tools(self) -> Mapping[str, Tool]:
         return _OWN
@@ -104,7 +104,9 @@ class Deferral:
 
 
 def _undone(request: TurnRequest) -> TurnRequest:
-    """The request without the additions of an earlier deferral: a request inherits its tools from the turn before."""
+    """Returns the request without the additions of an earlier deferral, because a request inherits its tools from the
+    previous turn.
+    """
     tools = tuple(replace(spec, deferred=False) for spec in request.tools if not _is_own(spec))
     provider = request.provider_tools
     if _SEARCH_OF_PROVIDER in provider:
@@ -114,8 +116,8 @@ def _undone(request: TurnRequest) -> TurnRequest:
 
 
 def _is_own(spec: ToolSpec) -> bool:
-    """Whether the tool is one of the two tools, and not another tool with the same name: only the description
-    differs.
+    """Returns whether the tool is one of the two tools, rather than another tool with the same name. Only its
+    description may differ.
     """
     own = _OWN.get(spec.name)
     return own is not None and replace(spec, description=own.spec.description) == own.spec
@@ -126,7 +128,7 @@ def _mark_of(spec: ToolSpec) -> str:
 
 
 def _searches(request: TurnRequest) -> bool:
-    """Whether the request already has a search: the provider's, or other tools with the two names."""
+    """Returns whether the request already has a search: the provider's search, or other tools with the two names."""
     named = any(spec.name in _OWN for spec in request.tools)
     return named or any('"tool_search' in each or '"defer_loading"' in each for each in request.provider_tools)
 
@@ -136,7 +138,9 @@ def _size(specs: Sequence[ToolSpec]) -> int:
 
 
 def _overview(specs: Sequence[ToolSpec]) -> str:
-    """One line for each group of tools with a common prefix (the tools of a server), and one line for all others."""
+    """Returns one line for each group of tools with a common prefix (the tools of a server), and one line for all other
+    tools.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for spec in specs:
         prefix, separator, _ = spec.name.partition("__")
@@ -153,5 +157,5 @@ def _overview(specs: Sequence[ToolSpec]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names from the whole range of the list."""
+    """Returns some names, spread over the whole list."""
     return ", ".join(names[:: max(1, len(names) // _MOST_NAMES)][:_MOST_NAMES])

@@ -1,4 +1,4 @@
-"""Tools and policies that a file declares, and the tools of all kinds of sources."""
+"""Loads the tools and policies that a file declares, and the tools of all kinds of sources."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def _declared_tools(
 
 
 def _check_no_sign_ins(declared: "DeclaredTools") -> None:
-    """Raises ConfigError for tools with `auth`: their extension for sign-ins is missing."""
+    """Raises ConfigError if tools have `auth`, because the extension for sign-ins is missing."""
     from turnstream.libraries.outgoing.owner_tokens import accesses_of
 
     for access in accesses_of(tool for loaded in declared.loaded for tool in loaded.tools):

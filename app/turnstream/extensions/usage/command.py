@@ -38,7 +38,7 @@ def usage(by: str, owner: str | None, since: datetime | None, until: datetime | 
     by_groups = cast("Sequence[UsageGroup]", groups)
     total, *rows = asyncio.run(_usage(read_settings(), owner, by_groups, first, last))
     figures = ["calls", "input", "cache_read", "cache_write", "output", "cost"]
-    # Embeddings have no chat.
+    # A row of embeddings has no chat, so a dash is printed.
     lines = [[*(str(getattr(row, group) or "-") for group in groups), *_figures(row)] for row in rows]
     print_table([[*groups, *figures], *lines, ["total", *([""] * (len(groups) - 1)), *_figures(total)]])
 
@@ -51,7 +51,9 @@ async def _usage(
 
 
 def _figures(row: UsageSum) -> list[str]:
-    """The cost has a plus if it excludes calls without a price, and is a dash without any price."""
+    """Returns the figures of a row. The cost has a plus if it excludes calls without a price, and is a dash if no call
+    has a price.
+    """
     tokens = row.tokens
     cost = "-" if row.cost is None else f"{row.cost:.6f}{'+' if row.unpriced else ''}"
     return [str(n) for n in (row.calls, tokens.input, tokens.cache_read, tokens.cache_write, tokens.output)] + [cost]

@@ -10,7 +10,7 @@ from turnstream.libraries.usage_sums import UsageFigures
 
 
 class UsageGroupOut(UsageFigures):
-    """The calls of one day, model or chat, or of several of these together. Members outside of `by` are null."""
+    """The calls of one day, model or chat, or of a combination of them. Members that `by` does not name are null."""
 
     day: Annotated[date | None, Field(description="of UTC")]
     model: str | None

@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 PAUSE = 0.05  # seconds between two requests for a sign of life of the loop
 LIMIT = 0.02  # seconds without a sign of life after which the stack of the loop's thread is read
-_LOGGED = 0.1  # seconds
+_LOGGED = 0.1  # seconds; a shorter block is measured, but not logged
 _LONG = 1.0  # seconds after which a block is logged before its end, because the block may never end
 
 
 class LoopWatch:
-    """Runs in its own thread, during a `with` block, for the event loop that enters the block. A stack is named by its
-    function in `package`, if any, else by a function of a library. A busy machine does not block the loop: time in
-    which the loop's thread was runnable without a processor is not counted.
+    """Watches the event loop that enters the `with` block, in a thread of its own. A stack is named by its innermost
+    function in `package`, or otherwise by a function of a library. Time in which the loop's thread was ready to run but
+    had no processor is not counted, because then the machine is busy and the loop is not blocked.
     """
 
     def __init__(self, package: str = "turnstream") -> None:
@@ -40,7 +40,7 @@ class LoopWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops the watch without a wait for its thread, because the thread may wait for this loop."""
+        """Stops the watch, but does not wait for its thread, because the thread may wait for this loop."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -56,7 +56,7 @@ class LoopWatch:
                     self._log(self._time() - asked, _processor_seconds(self._watched) - used, where)
                 while not answered.wait(_LONG):
                     if self._stopped.is_set():
-                        return  # an ended loop no longer answers, and is not blocked
+                        return  # a loop that has ended no longer answers, but is not blocked
                 held, used = self._time() - asked, _processor_seconds(self._watched) - used
                 if held < LIMIT:
                     continue
@@ -65,7 +65,7 @@ class LoopWatch:
                     self._log(held, used, where)
 
     def _time(self) -> float:
-        """The seconds of a clock that stops while the loop's thread waits for a processor."""
+        """Returns the seconds of a clock that stops while the loop's thread waits for a processor."""
         return perf_counter() - _seconds_without_processor(self._native)
 
     @staticmethod
@@ -74,14 +74,14 @@ class LoopWatch:
 
 
 def _processor_seconds(thread: int) -> float:
-    """The processor time of a thread. Only Linux has it for another thread: elsewhere it is the wall time."""
+    """Returns the processor time of a thread, or the wall time if the system does not report it."""
     if sys.platform != "linux":
         return perf_counter()
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def _seconds_without_processor(native: int) -> float:
-    """The time in which a thread was runnable without a processor. Only Linux counts it."""
+    """Returns the time in which a thread was ready to run but had no processor; 0 if the system does not count it."""
     try:
         figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
     except OSError:
@@ -90,7 +90,7 @@ def _seconds_without_processor(native: int) -> float:
 
 
 def _place(frame: FrameType | None, package: str) -> str:
-    """The innermost function of `package` on the stack, else the innermost of all."""
+    """Returns the innermost function of `package` on the stack, otherwise the innermost function of all."""
     innermost = frame
     while frame is not None and not frame.f_globals.get("__name__", "").startswith(f"{package}."):
         frame = frame.f_back

@@ -1,4 +1,6 @@
-"""The watch over open transactions: a transaction of hours prevents VACUUM from removing rows deleted since."""
+"""Watches open transactions. A transaction that is open for hours prevents VACUUM from removing rows that were deleted
+since its start.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +14,7 @@ _INTERVAL = 15.0  # seconds between two checks of a replica
 
 
 class TransactionWatch:
-    """Sets the metric of the oldest transaction."""
+    """Sets the metric of the oldest transaction's age."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

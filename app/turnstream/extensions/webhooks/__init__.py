@@ -35,7 +35,7 @@ _WEBHOOK_EVENTS: "Mapping[str, WebhookKind]" = {"turn.ended": "ended", "turn.wai
 
 
 def receiver_of(settings: Settings) -> "Receiver | None":
-    """Raises ConfigError."""
+    """Returns the configured receiver. Raises ConfigError."""
     from turnstream.extensions.webhooks.deliveries import Receiver
     from turnstream.libraries.outgoing.signature import key_of
 

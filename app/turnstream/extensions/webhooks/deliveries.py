@@ -1,5 +1,5 @@
-"""Webhook deliveries: a request to the operator's server for each turn that ends or starts to wait, retried until
-accepted.
+"""Delivers webhooks: sends a request to the operator's server for each turn that ends or starts to wait, and retries
+until the server accepts it or the tries are used up.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class WebhookPolicy:
-    """Times are in seconds. The wait after a failure starts at `base` and grows fourfold up to `longest`: with the
-    defaults the last try is after about three days. `lease` is the time for which a try belongs to the claiming
-    replica, and must be longer than `timeout`. Without notifications, rows are read every `look` seconds.
+    """Times are in seconds. The wait after a failure starts at `base` and grows fourfold up to `longest`. With the
+    defaults, the last try is made after about three days. `lease` is the time for which a try belongs to the claiming
+    replica, and must be longer than `timeout`. If nothing wakes the delivery, rows are read every `look` seconds.
     """
 
     timeout: float = 10.0
@@ -61,8 +61,8 @@ class WebhookPolicy:
 
 
 class WebhookDeliveries(Hooks):
-    """Delivers webhooks of one kind. The hook wakes the delivery when a turn ends here; polls find the webhooks of
-    other replicas.
+    """Delivers webhooks of one kind. The hook wakes the delivery when a turn ends on this replica; polls find the
+    webhooks of other replicas.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class WebhookDeliveries(Hooks):
         return answer
 
     async def _with_links(self, webhook: Webhook) -> Webhook:
-        """The webhook with `links` in its calls, if links are enabled."""
+        """Returns the webhook with `links` in its calls, if links are enabled."""
         links = self._call_links
         if links is None or not webhook.calls:
             return webhook
@@ -175,7 +175,7 @@ async def ping_receiver(receiver: Receiver) -> int | str:
 
 
 def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") -> bytes:
-    """The body of the request, the same for all tries."""
+    """Returns the body of the request, which is the same for all tries."""
     turn = {"turn": webhook.turn, "chat": webhook.chat, "owner": webhook.owner}
     url = f"{root_path}/api/chats/{webhook.chat}/turns/{webhook.turn}"
     if kind == "ended":

@@ -1,7 +1,7 @@
 """The queues of webhooks: for ended turns, and for turns that have started to wait for a person.
 
-Triggers insert the rows (`keep_webhook`), in the transaction of the end or of the asks, for every statement. While no
-replica's row names the kind, no rows are inserted.
+Database triggers (`keep_webhook`) insert the rows, in the transaction that ends the turn or stores the asks, whichever
+statement does so. While no replica's row names a kind, no rows of that kind are inserted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from turnstream.storage.retention import NO_ID, Aged, aged
 from turnstream.storage.rows import from_json
 from turnstream.storage.runs.queue import WebhookKind
 
-# The parts of the statements that differ. A turn ends once, so its end has no number.
+# The words in which the statements of the two kinds differ. A turn ends once, so its end has no number.
 _WORDS: Mapping[WebhookKind, Mapping[str, str]] = {
     "ended": {"TABLE": "webhooks", "NUMBER": "0", "CALLS": "NULL", "SINCE": "turns.ended_at"},
     "waiting": {
@@ -28,7 +28,7 @@ _WORDS: Mapping[WebhookKind, Mapping[str, str]] = {
 
 
 def _statements(sql: str, **options: Any) -> Mapping[WebhookKind, Statement]:
-    """The statement for each kind of webhook."""
+    """Returns the statement for each kind of webhook."""
     return {kind: Statement(_with_words(sql, words), **options) for kind, words in _WORDS.items()}
 
 
@@ -38,7 +38,7 @@ def _with_words(sql: str, words: Mapping[str, str]) -> str:
     return sql
 
 
-# The claim advances the due time: if this replica dies, another one retries after the lease.
+# The claim advances the due time, so that another replica retries after the lease if this replica dies.
 CLAIM_WEBHOOKS = _statements(
     """
     WITH due AS (
@@ -79,7 +79,7 @@ WEBHOOK_GIVEN_UP = _statements(
 )
 
 _FINISHED = "coalesce(delivered_at, given_up_at)"
-# By the names of their tables.
+# Finished webhooks by the names of their tables.
 FINISHED: Mapping[str, Aged] = {
     "webhooks": aged("webhooks", {"turn_id": NO_ID}, _FINISHED),
     "waiting_webhooks": aged("waiting_webhooks", {"turn_id": NO_ID, "asked": 0}, _FINISHED),
@@ -88,7 +88,7 @@ FINISHED: Mapping[str, Aged] = {
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A turn that has ended, or started to wait at `happened_at`, and the number `tries` of this try. `number`
+    """A turn that ended, or started to wait, at `happened_at`, and the number `tries` of this try. `number`
     distinguishes the waits of one turn. `usage`, `error` and the waiting `calls` are JSON values.
     """
 
@@ -111,8 +111,8 @@ class Webhook:
 
 
 class Webhooks:
-    """The queue of one kind: claims and outcomes of tries. An outcome may be stored twice. `answer` is the receiver's
-    response, for operators.
+    """The queue of one kind of webhook: claims webhooks, and stores the outcomes of tries. An outcome may be stored
+    twice. `answer` is the receiver's response, for operators.
     """
 
     def __init__(self, database: Database, kind: WebhookKind = "ended") -> None:

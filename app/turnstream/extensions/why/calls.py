@@ -24,7 +24,7 @@ class LifeEventOut(BaseModel):
 
 
 class WhyOut(BaseModel):
-    """The present work or wait of a turn, up to a few seconds old, and its past life."""
+    """A turn's present work or wait, which may be a few seconds old, and the life of the turn so far."""
 
     turn: UUID
     status: Status

@@ -1,5 +1,5 @@
-"""The other processes of one `turnstream serve --workers N`. Each is a replica; besides the common port, each listens
-on its own Unix socket for the others.
+"""The other processes of one `turnstream serve --workers N`. Each process is a replica. Besides the common port, each
+process listens on its own Unix socket for requests of the other processes.
 """
 
 import asyncio
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _PATIENCE = 2.0  # seconds for an answer that is not a stream
-# Seconds for the head of a forwarded answer: a read of the turn's journal is more expensive than the wait.
+# Seconds to wait for the head of a forwarded answer: without the answer, this process must read the turn's journal,
+# which is more expensive than the wait.
 _HEAD_PATIENCE = 10.0
-# Headers of one connection, or of a body that is not forwarded; not of the request or answer itself.
+# Headers that are not forwarded: they describe one connection, or a body that is not forwarded, not the request or
+# answer itself.
 _OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
 _OF_A_BODY = frozenset({b"content-length", b"expect"})
 
-# The header of a forwarded request with the address of its client.
+# The header of a forwarded request that contains the address of the client.
 _CLIENT = b"x-turnstream-client"
 
 
 class FromNeighbours:
-    """Wraps the app of such a process: only this server can read the folder of `path`, so the header of a request
-    through that socket names the true client.
+    """Wraps the app of a process. Only this server can read the folder of the socket at `path`, so a request that
+    arrives through the socket names the true client in its header.
     """
 
     def __init__(self, app: ASGIApp, path: Path) -> None:
@@ -46,7 +48,8 @@ class FromNeighbours:
         self._address = (str(path), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A missing client is no proof: a reset connection of the network has no client either.
+        # A missing client does not prove that the request comes from a neighbour, because a reset network connection
+        # has no client either.
         if scope["type"] == "http" and scope["server"] == self._address:
             address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
             port, _, host = address.partition(" ")
@@ -71,7 +74,7 @@ class UnixNeighbours:
         self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
 
     def living(self) -> Sequence[Neighbour]:
-        """The other processes. The list may contain a killed process, which refuses connections."""
+        """Returns the other processes. The list may contain a killed process, which refuses connections."""
         found = []
         for path in self._folder.iterdir():
             number, _, replica = path.name.partition(".")
@@ -130,7 +133,7 @@ class UnixNeighbours:
         return PassedOn(answer, session)
 
     async def ask_all(self, path: str) -> Mapping[int, str]:
-        """The text of each neighbour's timely answer, by number."""
+        """Sends a request to each neighbour. Returns the texts of the answers that arrive in time, by number."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
 
         async def ask(neighbour: Neighbour) -> tuple[int, str] | None:
@@ -148,8 +151,9 @@ class UnixNeighbours:
 
 
 class PassedOn(StreamingResponse):
-    """A neighbour's answer. Its connection is closed at any end of the client's connection. An interrupted response
-    stays unfinished here, too: a dialect's client would regard a body with an end as complete.
+    """A neighbour's answer. The connection to the neighbour is closed when the client's connection is closed for any
+    reason. If the neighbour's response is interrupted, this response stays unfinished, too, because a dialect's client
+    would regard a finished body as complete.
     """
 
     def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
@@ -175,8 +179,8 @@ class PassedOn(StreamingResponse):
 
 
 def _target_of(request: Request) -> str:
-    """The client's request: without the prefix, which each process adds itself, and with the token that was removed
-    from the query.
+    """Returns the target of the client's request: without the prefix, which each process adds itself, and with the
+    token that was removed from the query.
     """
     path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
     query = [request.scope["query_string"].decode("ascii")]

@@ -11,7 +11,7 @@ from turnstream.extensions.workers.neighbours import UnixNeighbours
 
 
 class WorkerProcess:
-    """`place` is the number of the process, and the folder of all sockets."""
+    """`place` contains the number of the process, and the folder of all sockets."""
 
     def __init__(self, place: str) -> None:
         number, _, folder = place.partition(":")

@@ -1,4 +1,6 @@
-"""`turnstream serve --workers N`: several processes on one port, each a replica, and their supervisor, this process."""
+"""Supervises `turnstream serve --workers N`: several processes on one port, each of which is a replica. This process is
+their supervisor.
+"""
 
 import asyncio
 import os
@@ -19,16 +21,16 @@ from turnstream.cli.notices import ALIVE, READY, STOPPING, notify_supervisor, pa
 
 log = structlog.get_logger(__name__)
 
-_PAUSE = 1.0  # seconds before an ended process is started again
-_LOOKS = 10  # reads of the notices of a process within its allowed silence
+_PAUSE = 1.0  # seconds before a process that has exited is started again
+_LOOKS = 10  # number of times that the notices of a process are read within its allowed silence
 _START = "import sys; from turnstream.cli import main; sys.argv[0] = 'turnstream'; main()"
 
 
 @dataclass
 class Processes:
-    """A process that ends is started again with the same number. If a process ends before it was ready, the settings
-    are wrong, and all processes are stopped. A process that was ready and sends no heartbeat for `lease` seconds is
-    killed. `welcome` is printed when all are ready.
+    """Runs the processes. A process that exits is started again with the same number. If a process exits before it was
+    ready, the settings are wrong, and all processes are stopped. A process that was ready and sends no heartbeat for
+    `lease` seconds is killed. `welcome` is printed when all processes are ready.
     """
 
     port: int
@@ -47,7 +49,7 @@ class Processes:
                 group.create_task(self._keep(number))
 
     def stop(self) -> None:
-        """The first call lets running turns end, the second call stops them, like two signals to a single process."""
+        """The first call lets running turns end and the second call stops them, like two signals to one process."""
         is_second = self._stopping.is_set()
         self._stopping.set()
         for process in self._running.values():
@@ -79,7 +81,9 @@ class Processes:
                     await asyncio.wait_for(self._stopping.wait(), _PAUSE)
 
     async def _run_process(self, number: int) -> int:
-        """Returns its exit status; 1 if the system cannot start it, for example without memory."""
+        """Runs a process. Returns its exit status, or 1 if the system cannot start it, for example because memory is
+        missing.
+        """
         with _notices(self.folder / f"notify-{number}") as notices:
             try:
                 process = await self._started(number)
@@ -87,7 +91,7 @@ class Processes:
                 log.exception("process.refused", number=number)
                 return 1
             self._running[number] = process
-            if self._stopping.is_set():  # while it started
+            if self._stopping.is_set():  # the stop was requested while the process started
                 process.send_signal(signal.SIGTERM)
             watch = asyncio.create_task(self._watch(number, process, notices))
             status = await process.wait()
@@ -116,12 +120,14 @@ class Processes:
         process.kill()
 
     def _patience(self) -> float:
-        """The supervisor of this process, which receives the notices of all processes, may have a shorter limit."""
+        """Returns the allowed silence of a process, in seconds. The supervisor of this process receives the notices of
+        all processes, and may have a shorter limit.
+        """
         return min(self.lease, patience_of_supervisor() or self.lease)
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
-        """Starts a process with a pipe as its standard input: if this process is killed, the pipe closes, and the other
-        process exits, too. Only the order to stop at once is written to the pipe.
+        """Starts a process with a pipe as its standard input: if this process is killed, the pipe is closed, and the
+        started process exits, too. Only the order to stop at once is written to the pipe.
         """
         environment = os.environ | {  # noqa: TID251, handed on as it is
             "TURNSTREAM_PORT": str(self.port),
@@ -134,7 +140,9 @@ class Processes:
 
 
 async def serve_in_processes(reserved: socket.socket, count: int, lease: float, welcome: str) -> int:
-    """Runs until a signal, or until no process can start. Returns the exit status. `reserved` keeps the port."""
+    """Runs until a signal, or until no process can start. Returns the exit status. `reserved` is the socket that
+    reserves the port.
+    """
     folder = Path(tempfile.mkdtemp(prefix="turnstream-"))
     processes = Processes(reserved.getsockname()[1], folder, count, lease, welcome)
     loop = asyncio.get_running_loop()
@@ -154,7 +162,9 @@ async def serve_in_processes(reserved: socket.socket, count: int, lease: float, 
 
 @contextmanager
 def _notices(path: Path) -> Iterator[socket.socket]:
-    """Opens the socket for notices of a process. Unread notices of the earlier process with its number are dropped."""
+    """Opens the socket for notices of a process. Unread notices of the previous process with the same number are
+    dropped.
+    """
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.setblocking(False)

@@ -1,7 +1,7 @@
-"""Blocks from the deltas of Chat Completions. A delta names only the extended member, not a block. Pure.
+"""Builds blocks from the deltas of Chat Completions. A delta names the member that it extends, but no block. Pure.
 
-A change of the member ends a text or a thought. A call with complete arguments is closed at the start of another
-member; an incomplete call stays open, because the rest may arrive between other deltas.
+A text or a thought is closed when a delta extends another member. Calls with complete arguments are closed then, too;
+an incomplete call stays open, because its rest may arrive between other deltas.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PROVIDER = "openai"
 
 
 class Fragment(msgspec.Struct, gc=False):
-    """A piece of a call. Servers omit any of its members."""
+    """A piece of a call. A server may omit any of its members."""
 
     index: int | None = None
     id: str | None = None
@@ -30,7 +30,7 @@ class Fragment(msgspec.Struct, gc=False):
 
 
 class _Executed(msgspec.Struct):
-    """A tool that Groq's compound models call. Without an output it is still running."""
+    """A call of a tool that Groq's compound models run themselves. A call without an output is still running."""
 
     index: int | None = None
     type: str = UNNAMED
@@ -56,7 +56,7 @@ class PendingCall:
 
 
 class Blocks:
-    """The blocks of one message. `seed` makes ids for calls without one; it is different for every request."""
+    """The blocks of one message. Missing ids of calls are generated from `seed`, which differs in every request."""
 
     def __init__(self, seed: bytes) -> None:
         self.calls: list[PendingCall] = []
@@ -68,13 +68,13 @@ class Blocks:
         self._executed: dict[int, str] = {}  # ids of calls by number
 
     def append_text(self, member: str, text: str, parts: list[Part]) -> None:
-        """Appends to a text or a thought, depending on the delta's member."""
+        """Appends `text` to a text or to a thought, depending on the delta's member."""
         if member != self._member:
             self._begin(member, parts)
         parts.append(BlockText(self._key, text))
 
     def append_annotations(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
-        """Adds sources to the open text, or to an empty text."""
+        """Adds sources to the open text, or to a new empty text."""
         if self._member != "content":
             self._begin("content", parts)
         parts.append(BlockData(self._key, "provider", PROVIDER))
@@ -86,7 +86,9 @@ class Blocks:
             self.append_annotations(annotations, parts)
 
     def append_executed(self, raw: Raw, parts: list[Part]) -> None:
-        """Adds a call of a server's tool at its first event, and its result when the output is complete."""
+        """Adds the call of a server's tool at the first event of the call, and the result at the event that has the
+        output.
+        """
         tool = _executed.decode(raw)
         number = len(self._executed) if tool.index is None else tool.index
         id = self._executed.get(number)
@@ -104,7 +106,9 @@ class Blocks:
             parts += (BlockOpened(key, type, to_json(shell), "", id), BlockClosed(key))
 
     def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
-        """Adds details that the server needs back with its thought. Details with the same index and type are joined."""
+        """Adds details that must be sent back to the server with its thought. Details with the same index and type are
+        joined.
+        """
         if self._member is None or not _is_thought(self._member):
             self._begin("reasoning_details", parts)
         for detail in details:
@@ -131,7 +135,9 @@ class Blocks:
                 parts.append(BlockText(call.key, fragment.arguments))
 
     def end(self, truncated: bool, parts: list[Part]) -> None:
-        """Closes all blocks at the end of the message. A cut call stays open, and so becomes interrupted."""
+        """Closes every block at the end of the message, except an incomplete call of a truncated message: such a call
+        becomes interrupted.
+        """
         self._end_text(parts)
         for call in self.calls:
             if call.state == "unnamed":
@@ -154,14 +160,16 @@ class Blocks:
     def _end_text(self, parts: list[Part]) -> None:
         if self._member is None:
             return
-        # Plain-text details are not needed: the block has the text.
+        # Details of plain text are not stored, because the block has the text.
         if any(detail.get("signature") or detail.get("data") for detail in self._details):
             parts.append(BlockData(self._key, "reasoning_details", self._details))
         parts.append(BlockClosed(self._key))
         self._member, self._details = None, []
 
     def _find(self, fragment: Fragment) -> PendingCall | None:
-        """Returns the call of `fragment`. Servers omit indexes, use one for all, or repeat ids."""
+        """Returns the call to which `fragment` belongs. Servers omit indexes, use one index for all calls, or repeat
+        ids.
+        """
         last = self.calls[-1] if self.calls else None
         if fragment.index is None:
             if fragment.id:
@@ -173,8 +181,8 @@ class Blocks:
         else:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed":
-            # A named fragment with another id begins a new call. A fragment behind a complete call also begins a new
-            # call, if the fragment has no id, or repeats the id with new arguments.
+            # A named fragment with another id begins a new call. After a complete call, a named fragment also begins a
+            # new call if the call or the fragment has no id, or if the fragment repeats the id with new arguments.
             if fragment.id and found.sent_id:
                 more = found.is_whole and (fragment.arguments or "").strip()
                 return None if more or fragment.id != found.sent_id else found

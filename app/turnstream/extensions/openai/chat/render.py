@@ -1,6 +1,6 @@
-"""Rendering of model requests as chat completion requests. Pure.
+"""Renders model requests as chat completion requests. Pure.
 
-A message has the same bytes in every request, and a call has its streamed arguments.
+A message has the same bytes in every request. The arguments of a call are sent back as the model streamed them.
 """
 
 import json
@@ -33,9 +33,9 @@ from turnstream.libraries.providers.translation import CallRules, tool_input, wi
 from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.provider import ModelRequest
 
-# Parameters with another name or form here.
+# Parameters that have another name or form in this API.
 _TRANSLATED = frozenset({"max_tokens", "output_config", "seed", "stop_sequences", "thinking", "tool_choice"})
-# Members that may contain a thought's text on its way back; servers ignore other members.
+# Members in which the text of a thought may be sent back; servers ignore other members.
 _THOUGHT_MEMBERS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
 
@@ -120,7 +120,7 @@ def _reply(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
 
 
 def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
-    """Returns the model's own thoughts, in their original members."""
+    """Returns the model's own thoughts, in the members in which the server sent them."""
     members: dict[str, Any] = {}
     for block in blocks:
         data = json.loads(block.data or "{}") if block.type == THINKING else {}

@@ -1,7 +1,7 @@
-"""Parser of chat completion streams: chunks to parts. Pure: no client, no I/O.
+"""Parses chat completion streams: converts chunks to parts. Pure: no client, no I/O.
 
-For OpenAI and compatible servers: any member may be missing, null, late or of another type. Only the pieces of a delta
-are decoded on the hot path.
+The streams come from OpenAI or a compatible server, so any member may be missing, null, late or of another type. On the
+hot path only the content of a delta is decoded; other members stay raw JSON until they are needed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,11 +28,11 @@ STOP_REASONS: Mapping[str, str] = {
     "stop_sequence": "stop_sequence",
     "tool_calls": "tool_use",
 }
-# Finish reasons for failures of the server; a retry may succeed.
+# Finish reasons that report a failure of the server; a retry may succeed.
 FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-# Members of a chunk that are read here, or are no longer needed.
+# Members of a chunk that this module reads, or that are not worth storing.
 _KNOWN = frozenset(
     {
         "choices",
@@ -103,8 +103,8 @@ _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 class ChatWire(Wire):
-    """`finished` when the finish reason is known: some servers send no later event. `failure` is the decoded failure.
-    `seed` makes ids for calls without one.
+    """Parses one stream. It is `finished` as soon as the finish reason is known, because some servers send no later
+    event. `failure` is the decoded failure that the server reported. Missing ids of calls are generated from `seed`.
     """
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
@@ -114,7 +114,7 @@ class ChatWire(Wire):
         self._refused = False
         self._finish_reason: str | None = None
         self._figures: dict[str, Any] = {}
-        self._sources = NULL, NULL  # Perplexity repeats them in every chunk
+        self._sources = NULL, NULL  # Perplexity repeats the sources in every chunk
 
     @property
     def finished(self) -> bool:
@@ -130,7 +130,9 @@ class ChatWire(Wire):
         self._read_chunk(_chunk.decode(data), data, parts)
 
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
-        """Parses a chunk with members of other types leniently, and anything else as a failure or as unknown."""
+        """Parses a chunk leniently if its members have unexpected types. Any other value is a failure or an unknown
+        event.
+        """
         try:
             chunk = _lax_chunk.decode(data)
         except msgspec.ValidationError:
@@ -147,7 +149,7 @@ class ChatWire(Wire):
             parts.append(Unknown(decode_text(data)))
 
     def _read_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
-        """Parses one chunk. Only the first candidate is used; requests ask for one."""
+        """Parses one chunk. Only the first choice is used, because requests ask for one."""
         choices, failed = chunk.choices, _is_failure(chunk.error)
         if choices is None and (failed or chunk.usage is NULL):
             self._read_other(msgspec.json.decode(data), data, parts)
@@ -169,7 +171,7 @@ class ChatWire(Wire):
             self._sources = chunk.citations, chunk.search_results
         if chunk.usage is not NULL:
             figures = usage_of(msgspec.json.decode(chunk.usage))
-            if figures and figures != self._figures:  # some servers repeat them in every chunk
+            if figures and figures != self._figures:  # some servers repeat the usage in every chunk
                 self._figures = figures
                 others = other_members_json(members_of(data), _KNOWN) if self.finished else None
                 parts.append(MessageDelta(None, figures, others))
@@ -214,8 +216,8 @@ class ChatWire(Wire):
             blocks.append_call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
 
     def _read_done(self, parts: list[Part]) -> None:
-        """Ends the message. A message with an incomplete call and without a finish reason stays open, because it was
-        cut.
+        """Ends the message. If a call is incomplete and the finish reason is missing, the message was truncated and
+        stays open.
         """
         if not self._started:
             return
@@ -226,7 +228,7 @@ class ChatWire(Wire):
         finish_reason = self._finish_reason or "stop"
         stop_reason = STOP_REASONS.get(finish_reason, finish_reason)
         if stop_reason in {"end_turn", "tool_use"}:
-            # Servers send `stop` with calls, and `tool_calls` without any.
+            # Some servers send `stop` although there are calls, or `tool_calls` although there are none.
             stop_reason = "tool_use" if self._blocks.calls else "refusal" if self._refused else "end_turn"
         if sources := _annotations(*self._sources):
             self._blocks.annotate(sources, parts)
@@ -240,7 +242,7 @@ def _is_failure(error: Raw) -> bool:
 
 
 def _annotations(citations: Raw, results: Raw) -> list[Raw]:
-    """Returns the sources of a text, ordered by their numbers in it."""
+    """Returns the sources of a text, in the order of the numbers by which the text cites them."""
     urls, known = msgspec.json.decode(citations), msgspec.json.decode(results)
     known = [each for each in known if isinstance(each, dict)] if isinstance(known, list) else []
     titles = {each.get("url"): each.get("title") for each in known}

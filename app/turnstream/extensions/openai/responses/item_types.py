@@ -1,4 +1,4 @@
-"""The types of items in a Responses answer, and their decoding. Pure."""
+"""The item types of a Responses answer, and the decoder of items. Pure."""
 
 from typing import Any, Literal
 
@@ -9,9 +9,10 @@ from turnstream.llm.provider import Part
 
 CUSTOM = "custom_tool_call"
 FUNCTION = "function_call"
-PROGRAM = "program"  # calls our tools; the result of the program follows the results of these tools
+PROGRAM = "program"  # a program calls our tools; its own result follows the results of these tools
 
-# Calls with a separate result item, either of a tool of the provider, or of a type that no tool here returns.
+# Types of calls whose result is a separate item. The provider runs such a call, or expects a result that no tool here
+# can return.
 AWAITED = frozenset(
     {
         "apply_patch_call",
@@ -35,7 +36,7 @@ class _Piece(Struct):
 
 
 class KnownItem(Struct):
-    """The parsed members of an item; its bytes are kept unchanged."""
+    """The members of an item that are parsed. The bytes of the item are stored unchanged."""
 
     type: str = ""
     id: str | None = None
@@ -62,13 +63,14 @@ Role = Literal["message", "thought", "call", "server call", "output", "other"]
 
 
 class Item:
-    """A started item. `key` is the key of its present block. `streamed` has the received pieces of each member (`text`,
-    `refusal`, `thought`, `summary`, `input`); `member` is the present one, and `number` the server's number of its
-    present piece. `implied`: only a delta started the item. `place` is its index in the output. A call of an unoffered
-    tool keeps its parts in `held`, and its final form in `final`, until its owner is known.
+    """A started item. `key` is the key of its current block, and `place` is its index in the output. `streamed` has the
+    received pieces of each member (`text`, `refusal`, `thought`, `summary`, `input`). `member` is the current member,
+    and `number` is the server's number of the current piece. `implied` is set if no event but a delta started the item.
+    If a call names a tool that was not offered, `held` keeps the parts of the call, and `final` its final form, until
+    it is known who runs the tool.
 
     Servers count pieces within the item, over the whole answer, or per delta (vLLM), so a number does not identify a
-    piece. If pieces are announced, each announcement begins a piece; otherwise, each new number begins a piece.
+    piece. If the server announces pieces, each announcement begins a piece; otherwise, each new number begins a piece.
     """
 
     __slots__ = (
@@ -139,5 +141,7 @@ def _role(kind: str) -> Role:
 
 
 def stem_of(type: str) -> str:
-    """Returns `web_search` for a `web_search_call`, `shell` for a `shell_call_output`."""
+    """Returns the name of the tool in an item type: `web_search` for a `web_search_call`, `shell` for a
+    `shell_call_output`.
+    """
     return _STEMS.get(type) or type.removesuffix("_output").removesuffix("_call")

@@ -1,7 +1,7 @@
-"""Blocks from the items of a Responses answer. Pure.
+"""Builds blocks from the items of a Responses answer. Pure.
 
-An opaque item of the provider is stored as bytes in the `data` of a block with the mark `provider`, and is sent back
-unchanged. A tool of the provider becomes a call and a result.
+An item that only the provider understands is stored as bytes in the `data` of a block, which has the mark `provider`,
+and is sent back unchanged. The call of a provider's tool becomes two blocks, a call and a result.
 """
 
 from collections import deque
@@ -19,21 +19,21 @@ from turnstream.llm.raw_json import is_object, members_of, to_json
 
 PROVIDER = "openai-responses"
 
-# The item type that a delta starts if none is open.
+# Maps a member to the type of the item that its delta starts if no item is open.
 _UNANNOUNCED = {
     "refusal": "message",
     "summary": "reasoning",
     "text": "message",
     "thought": "reasoning",
 }
-# Members of an item with the input of a provider's tool.
+# Members of an item that contain the input of a provider's tool.
 _INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
 # Members of a call that its block contains.
 _CALL_MEMBERS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
 
 
 class _Awaited(NamedTuple):
-    """A call with a separate result item, and the thought before both."""
+    """A call whose result is a separate item. `thought` is the id of the thought before the call."""
 
     stem: str
     id: str | None
@@ -41,15 +41,15 @@ class _Awaited(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """The unstreamed part of a final piece. `is_new`: nothing of the piece was streamed."""
+    """The part of a final piece that was not streamed. `is_new` is set if no part of the piece was streamed."""
 
     text: str
     is_new: bool
 
 
 class Items:
-    """The items of one answer. `seed` makes ids for calls without one. `offered` are the names of the request's tools;
-    None if unknown.
+    """The items of one answer. Missing ids of calls are generated from `seed`. `offered` are the names of the request's
+    tools, or None if the names are unknown.
     """
 
     def __init__(self, seed: bytes, offered: Set[str] | None = None) -> None:
@@ -57,11 +57,11 @@ class Items:
         self.refused = False
         self._seed = seed
         self._offered = offered
-        self._places: list[int] = []  # of the items of all blocks so far
+        self._places: list[int] = []  # for each block so far, the place of its item
         self._items: list[Item] = []
         self._by_place: dict[int, Item] = {}
         self._by_id: dict[str, Item] = {}
-        self._announced: set[int] = set()  # places with an announced piece, but no item
+        self._announced: set[int] = set()  # places at which a piece was announced before its item
         self._ids: set[str] = set()
         self._next_key = 0
         self._thought: str | None = None
@@ -95,12 +95,12 @@ class Items:
             case "server call":
                 name = known.name or stem_of(item.kind)
                 self._add_opened(item, _server_call(item.key, item.id, name), parts)
-            case _:  # the item is opened by its first delta, or at its end
+            case _:  # the block is opened by the first delta, or at the end of the item
                 pass
         return item
 
     def announce(self, place: int, id: str | None) -> None:
-        """Begins a piece with the next delta."""
+        """Makes the next delta of the item begin a piece."""
         if item := self._find(place, id):
             item.announces = item.begins_piece = True
         else:
@@ -111,7 +111,7 @@ class Items:
             item.piece_ended = True
 
     def append(self, place: int, id: str | None, member: str, number: int | None, text: str, parts: list[Part]) -> None:
-        """Appends to a member of an item."""
+        """Appends `text` to a member of an item."""
         if not text or (item := self._find_or_open(place, id, member, parts)) is None:
             return
         if item.role == "thought" and member == "text":
@@ -150,7 +150,7 @@ class Items:
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
-                # The call of the result is the named call, else the last call of the same type.
+                # The result belongs to the call that it names, otherwise to the last call of the same type.
                 stem = stem_of(item.kind)
                 calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
                 call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
@@ -160,8 +160,8 @@ class Items:
         item.open = False
 
     def end(self, output: Sequence[Raw], parts: list[Part]) -> None:
-        """Closes all items. `output` has their final forms, if the server sent it; items are paired by the order of
-        their types, because places and ids may differ from the stream.
+        """Closes all items. `output` has their final forms, if the server sent them. Items and final forms of one type
+        are paired by their order, because places and ids may differ from the stream.
         """
         if not self._items or any(item.open for item in self._items):
             finals = [(read_item(raw), raw) for raw in output]
@@ -169,7 +169,7 @@ class Items:
             for kind in {known.type for known, _ in finals}:
                 mine = [item for item in self._items if item.kind == kind]
                 if len(mine) > sum(known.type == kind for known, _ in finals):
-                    # vLLM announces a message at another place than its text.
+                    # vLLM announces a message at one place, and streams its text at another place.
                     mine = [item for item in mine if item.streamed or not item.open]
                 received[kind] = deque(mine)
             for place, (known, raw) in enumerate(finals):
@@ -181,15 +181,15 @@ class Items:
             _abandon(item, parts)
 
     def _find(self, place: int, id: str | None) -> Item | None:
-        """Returns the open item of an event. Some servers omit places; with others, ids change or repeat."""
+        """Returns the open item to which an event belongs. Some servers omit places; others change or repeat ids."""
         for item in (self._by_id.get(id or ""), self._by_place.get(place)):
             if item is not None and item.open:
                 return item
         return None
 
     def _find_or_open(self, place: int, id: str | None, member: str, parts: list[Part]) -> Item | None:
-        """Returns the open item of a delta. A server may omit the event that starts an item; a call cannot start this
-        way, because it has no name yet.
+        """Returns the open item to which a delta belongs. A server may omit the event that starts an item, so the delta
+        may open it. A delta cannot open a call, because the name of the call is not known yet.
         """
         item, kind = self._find(place, id), _UNANNOUNCED.get(member)
         if item is not None and not (item.implied and kind not in {None, item.kind}):
@@ -215,7 +215,7 @@ class Items:
 
     def _append(self, item: Item, text: str, parts: list[Part]) -> None:
         item.streamed[item.member or ""][-1].append(text)
-        # The input of a custom tool is text; its block has it as a JSON string.
+        # The input of a custom tool is text; its block contains the text as a JSON string.
         parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
 
     def _catch_up(self, item: Item, member: str, rest: _Rest, parts: list[Part]) -> None:
@@ -252,7 +252,7 @@ class Items:
     def _close_thought(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         final = {"summary": known.summary or (), "thought": known.content or ()}
         finals = {member: [piece.text for piece in pieces if piece.text] for member, pieces in final.items() if pieces}
-        if len(finals) == len(item.streamed) == 1:  # servers stream the item's content as a summary
+        if len(finals) == len(item.streamed) == 1:  # some servers stream the item's content as a summary
             finals = dict(zip(item.streamed, finals.values(), strict=True))
         for member, texts in finals.items():
             for rest in _rests(item.pieces(member), texts):
@@ -279,8 +279,9 @@ class Items:
                 self._add_result(item, known.name, raw, parts)
 
     def _release(self, parts: list[Part], *, by_server: bool) -> None:
-        """Passes on the calls of unoffered tools. If the server continues behind such a call, it has called the tool
-        itself (as xAI reports its searches). A call at the end of the answer is an error of the model.
+        """Emits the held calls of tools that were not offered. If the server continues after such a call, it has run
+        the tool itself (xAI reports its searches this way). A held call at the end of the answer is a mistake of the
+        model.
         """
         for item in self._items:
             if item.held is None:
@@ -326,8 +327,8 @@ class Items:
         parts += (*_bound_to(key, thought), BlockClosed(key))
 
     def _add_opened(self, item: Item, opened: BlockOpened, parts: list[Part]) -> None:
-        """Opens a block. If blocks of later items exist already, it stores their number: rows are in stream order, but
-        the item is sent back in its own position.
+        """Opens a block. If items that come later in the output already have blocks, the number of these blocks is
+        stored: rows are in stream order, but items are sent back in the order of the output.
         """
         ahead = sum(place > item.place for place in self._places)
         self._places.append(item.place)
@@ -336,7 +337,7 @@ class Items:
             parts += _own(opened.key, "ahead", ahead)
 
     def _id_of(self, known: KnownItem) -> str:
-        """Returns the id for the answer to a call, unique in the answer."""
+        """Returns an id that is unique in the answer. The result of a call names this id."""
         id = known.call_id or known.id
         if id is None or (id in self._ids and not known.type.endswith("_output")):
             id = generated_call_id(self._seed, len(self._ids))
@@ -349,7 +350,9 @@ class Items:
 
 
 def _abandon(item: Item, parts: list[Part]) -> None:
-    """Closes a complete item without an end event. Any other item was cut."""
+    """Closes a message with text, or a call with complete input, that received no end event. Any other item was
+    truncated and stays open.
+    """
     has_text = item.role == "message" and item.member is not None
     if item.open and (has_text or (item.role == "call" and is_object("".join(item.pieces("input"))))):
         (parts if item.held is None else item.held).append(BlockClosed(item.key))
@@ -357,8 +360,8 @@ def _abandon(item: Item, parts: list[Part]) -> None:
 
 
 def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
-    """Returns the rest of each final piece. If the final text differs from the streamed one, the text that clients have
-    stays, and only additional pieces are added.
+    """Returns the rest of each final piece. If the final text contradicts the streamed text, clients keep the streamed
+    text, and only additional pieces are added.
     """
     whole = "".join(streamed)
     rests: list[_Rest] = []
@@ -383,7 +386,7 @@ def _as_json(value: Any) -> str:
 
 
 def _bound_to(key: int, thought: str | None) -> list[Part]:
-    """Stores the thought before an item: the server refuses the item without it."""
+    """Stores the id of the thought before an item, because the server refuses the item without this thought."""
     return [BlockData(key, "thought", thought)] if thought else []
 
 

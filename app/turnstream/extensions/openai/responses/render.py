@@ -1,4 +1,4 @@
-"""Rendering of model requests as requests of the Responses API. Pure.
+"""Renders model requests as requests of the Responses API. Pure.
 
 An item has the same bytes in every request; opaque items of the provider are sent back unchanged.
 """
@@ -41,14 +41,14 @@ from turnstream.llm.conversation.attachments import LEFT_OUT
 from turnstream.llm.provider import ModelRequest
 from turnstream.llm.raw_json import members_of
 
-# Unique: only the id connects a result with its call.
+# Call ids must be unique, because only the id connects a result with its call.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
-# Parameters with another name or form here.
+# Parameters that have another name or form in this API.
 _TRANSLATED = frozenset(
     {"include", "max_tokens", "output_config", "reasoning", "reasoning_effort", "thinking", "tool_choice", "verbosity"}
 )
-# The provider finishes the answer without a reader; this requires stored answers.
+# Makes the provider finish an answer that has no reader; for this, the provider requires `store`.
 _BACKGROUND = {"background": True, "store": True}
 _THOUGHTS = "reasoning.encrypted_content"
 # Members that the endpoint for token counts accepts.
@@ -90,7 +90,9 @@ def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
 
 
 def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
-    """The provider stores nothing, so its encrypted thoughts are sent to us and back with the next request."""
+    """Returns the parameters. By default the provider stores nothing, so it sends its encrypted thoughts to us, and the
+    next request sends them back.
+    """
     given = {name: value for name, value in request.params.items() if value is not None}
     params: dict[str, Any] = {"store": False}
     if "max_tokens" in given:
@@ -104,7 +106,8 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
     params |= tool_choice(given, request, lambda name: {"type": "function", "name": name})
     known = {parameter.name for parameter in responses_parameters(quirks)} - _TRANSLATED
     params |= {name: value for name, value in given.items() if name in known}
-    # Requests encrypted thoughts, unless they are stored, and the members that the turn lists.
+    # The members that the turn lists are requested. Encrypted thoughts are also requested, unless the model does not
+    # reason, or the turn has such a list and the provider stores the answer.
     listed = given.get("include")
     stored = listed is not None and given.get("store")
     include = [] if stored or THOUGHTLESS.search(request.model) else [_THOUGHTS]
@@ -113,7 +116,9 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Some accounts may not see summaries, so a summary is requested only if the turn displays it."""
+    """Returns the member `reasoning`. A summary is requested only if the turn displays it, because some accounts may
+    not see summaries.
+    """
     effort = given.get("reasoning_effort") or reasoning_effort(given)
     reasoning = {"effort": effort} if effort else {}
     if mapping(given.get("thinking")).get("display") == "summarized":
@@ -144,7 +149,7 @@ _item = msgspec.json.Decoder(_Item)
 
 
 class _Items:
-    """The items of a conversation. `stored`: the provider stores its thoughts and finds them by id."""
+    """The items of a conversation. With `stored`, the provider stores its thoughts and finds them by id."""
 
     def __init__(self, stored: bool) -> None:
         self._stored = stored
@@ -153,7 +158,7 @@ class _Items:
         self._calls: dict[str | None, dict[str, Raw]] = {}
 
     def reply(self, blocks: Sequence[Block]) -> Iterator[Any]:
-        """Yields the items of a reply. A thought is accepted only with its following item."""
+        """Yields a reply's items. A thought that no item follows is omitted, because the provider would refuse it."""
         items = [*self._items(_in_order(blocks)), ("thought", None)]
         for (kind, item), (next_kind, _) in pairwise(items):
             if (kind, next_kind) != ("thought", "thought"):
@@ -177,7 +182,9 @@ class _Items:
         yield from _message(texts, phase)
 
     def _item(self, block: Block, own: _Own, is_answered: bool) -> Any:
-        """Returns None for text, for blocks of other providers, and for calls without a result."""
+        """Returns the item of a block. Returns None for text, for blocks of other providers, and for items that the
+        provider would refuse.
+        """
         if block.is_call:
             return self._call(block, own)
         if block.type == TEXT or own.provider != PROVIDER:
@@ -188,8 +195,9 @@ class _Items:
         return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
 
     def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
-        """True for an item, unless it is a call without output or an output without call. The server treats a call of
-        our tool without an output as an error, so a call that the server ran itself is omitted.
+        """Returns whether an item may be sent. A call without its output, or an output without its call, may not. A
+        function call that the server ran itself is omitted too, because the server refuses a function call without an
+        output.
         """
         if type in {CUSTOM, FUNCTION}:
             return False
@@ -200,7 +208,7 @@ class _Items:
         return type != ""
 
     def _thought(self, item: Raw) -> Raw | None:
-        """Drops a thought that has only an id, unless the provider has stored the thought."""
+        """Returns None for a thought that has only an id, unless the provider has stored the thought."""
         thought = _item.decode(item)
         if not (self._stored or thought.encrypted_content or thought.content):
             return None
@@ -209,7 +217,7 @@ class _Items:
 
     def _call(self, block: Block, own: _Own) -> dict[str, Any]:
         kept = members_of(own.item) if own.provider == PROVIDER else {}
-        if caller_of(block) not in {None, *self._awaited}:  # its program is not sent
+        if caller_of(block) not in {None, *self._awaited}:  # the program that made the call is not sent
             kept.pop("caller", None)
         self._calls[block.tool_use_id] = kept
         called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
@@ -226,7 +234,7 @@ class _Items:
 
 
 def _in_order(blocks: Sequence[Block]) -> list[Block]:
-    """Moves the blocks of late items to the positions of their items."""
+    """Moves each block of a late item to the position of the item in the output."""
     ordered: list[Block] = []
     for block in blocks:
         late = block.data is not None and '"ahead":' in block.data and provider_of(block) == PROVIDER
@@ -236,7 +244,7 @@ def _in_order(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _output(result: Block) -> str | list[dict[str, Any]]:
-    """Returns text, or a list for a result with files."""
+    """Returns the text of a result, or a list of parts if the result has files."""
     if not count_files(result):
         return result_text(result)
     parts = [_part(as_block(part)) for part in parts_of(result)]

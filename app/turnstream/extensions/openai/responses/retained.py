@@ -1,5 +1,5 @@
-"""An answer that the provider retains (`background`): a new connection replaces a lost one, and continues after the
-last read event.
+"""Reads an answer that the provider retains (`background`). If the connection is lost, a new connection continues after
+the last event that was read.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from turnstream.libraries.providers.transport.response import ModelResponse
 
 log = structlog.get_logger(__name__)
 
-# Opens the events of the answer with this id, after the event with this number.
+# Opens a stream of the answer with the given id, which starts after the event with the given number.
 OpenAfter = Callable[[str, int | None], AbstractAsyncContextManager[ModelResponse]]
 
 
 class RetainedAnswer:
-    """Reader of one answer. `response` reads from the present connection. Without a new event, a lost connection is not
-    replaced again: the call fails.
+    """Reads one answer. `response` reads from the current connection. A lost connection is replaced; but if the new
+    connection is lost before a new event, the call fails.
     """
 
     response: ModelResponse
@@ -73,5 +73,5 @@ class RetainedAnswer:
             self._present = await self._stack.enter_async_context(
                 self._open_after(self._wire.retained, self._wire.sequence)
             )
-        except PermanentError as error:  # the answer is lost: the next call requests a new one
+        except PermanentError as error:  # the provider has lost the answer, so the next call requests a new answer
             raise TransientError(error.type, error.message, request_id=error.request_id) from error

@@ -1,7 +1,7 @@
-"""WebSocket mode of the Responses API: the calls of a turn share a connection, and each sends only new input.
+"""The WebSocket mode of the Responses API: the calls of a turn share a connection, and each call sends only new input.
 
-The provider has the last response of a connection in memory. A call that continues it names the response and sends the
-tool results. Any other call sends its whole input, over the same connection.
+The provider keeps the last response of a connection in memory. A call that continues this response names it and sends
+only the tool results. Any other call sends its whole input over the same connection.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ log = structlog.get_logger(__name__)
 Socket = aiohttp.ClientWebSocketResponse[bool]
 Connect = Callable[[], Awaitable[Socket | None]]
 
-_LONGEST_WAIT = 300.0  # seconds; after longer tools a turn needs another connection
-_LONGEST_USE = 55 * 60.0  # seconds; the provider ends a connection after an hour
-_MOST_WAITING = 5_000  # connections of one provider; above this number, the oldest connection is closed
-# Members of a body for the other transport only.
+_LONGEST_WAIT = 300.0  # seconds; if the tools of a turn run longer, the turn needs another connection
+_LONGEST_USE = 55 * 60.0  # seconds; the provider closes a connection after an hour
+_MOST_WAITING = 5_000  # connections of one provider; if there are more, the oldest connection is closed
+# Members of a body that only the HTTP transport has.
 _OF_HTTP = ("stream", "stream_options", "background")
-# The provider no longer has the response, or requires another connection.
+# The failures that the provider reports if it no longer has the response, or requires another connection.
 _BEGIN_AGAIN = frozenset({"previous_response_not_found", "websocket_connection_limit_reached"})
 _RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _REPLY = frozenset({"function_call", "custom_tool_call", "message", "reasoning"})
@@ -52,7 +52,9 @@ class _Item(Struct):
         return self.type in _RESULTS or (self.type == "message" and self.role != "assistant")
 
     def identity(self) -> tuple[object, ...] | None:
-        """The content of the item, without its form. None for an item without content of its own."""
+        """Returns the content of the item without its form, or None for an item that is not compared, such as a
+        thought.
+        """
         match self.type:
             case "function_call" | "custom_tool_call":
                 return self.call_id, self.name, _json(self.arguments), self.input
@@ -73,7 +75,7 @@ _item = msgspec.json.Decoder(_Item)
 
 @dataclass(frozen=True, slots=True)
 class CallBody:
-    """The request of a call: its members, its input items, and a digest of the input up to each item."""
+    """The request of a call: its input items, and its other members."""
 
     members: Mapping[str, Raw]
     items: Sequence[Raw]
@@ -98,7 +100,9 @@ class CallBody:
 
 @dataclass(slots=True)
 class Chain:
-    """A connection with its last response in the provider's memory, which answered `count` items with `output`."""
+    """A connection, and the last response on it, which the provider has in memory. This response consists of the items
+    `output`. It answered an input that had `count` items and the digest `digest`.
+    """
 
     socket: Socket
     opened: float
@@ -108,13 +112,15 @@ class Chain:
     output: Sequence[Raw] = ()
 
     def new_items(self, body: CallBody) -> Sequence[Raw] | None:
-        """The items behind the reply, if the input is the last call's, then its unchanged reply, then more."""
+        """Returns the items after the reply, if the input is the input of the last call, the unchanged reply, and new
+        items. Otherwise returns None.
+        """
         if self.response is None or len(body.items) <= self.count or body.digest(self.count) != self.digest:
             return None
         try:
             behind = [_item.decode(item) for item in body.items[self.count :]]
             output = [_item.decode(item) for item in self.output]
-        except msgspec.DecodeError:  # from another server, in another form
+        except msgspec.DecodeError:  # the items come from another server, in another form
             return None
         reply = list(takewhile(lambda item: not item.is_new, behind))
         new = behind[len(reply) :]
@@ -124,7 +130,7 @@ class Chain:
 
 
 def _said(items: Sequence[_Item]) -> list[tuple[object, ...]]:
-    """The calls and the text of a reply. Adjacent texts are one, because they are sent back as one message."""
+    """Returns the calls and texts of a reply. Adjacent texts are joined, because they are sent back as one message."""
     found: list[tuple[object, ...]] = []
     for identity in (item.identity() for item in items if item.type in _REPLY):
         if identity is None or identity == ("",):
@@ -150,7 +156,7 @@ def _text(content: Raw) -> str:
 
 
 class Sockets:
-    """The connections of turns between their calls. `connect` returns None if no connection is available."""
+    """Keeps the connections of turns between the turns' calls. `connect` returns None if no connection is available."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -158,7 +164,7 @@ class Sockets:
         self._closing: set[asyncio.Task[object]] = set()
 
     async def open(self, turn: UUID | None) -> Chain | None:
-        """The connection of a turn, or a new one."""
+        """Returns the kept connection of a turn, or a new connection."""
         chain = None if turn is None else self._taken(turn)
         if chain is not None and not chain.socket.closed and monotonic() - chain.opened < _LONGEST_USE:
             return chain
@@ -171,7 +177,7 @@ class Sockets:
         return None if socket is None else Chain(socket, monotonic())
 
     def keep(self, turn: UUID, chain: Chain) -> None:
-        """Keeps the connection for the next call of the turn, for the time of its tools."""
+        """Keeps the connection for the next call of the turn, while the tools of the turn run."""
         self._drop(turn)
         self._waiting[turn] = chain, asyncio.get_running_loop().call_later(_LONGEST_WAIT, self._drop, turn)
         if len(self._waiting) > _MOST_WAITING:
@@ -199,7 +205,7 @@ class Sockets:
 
 
 class SocketCall:
-    """One call over a connection. `response` reads its events like a stream of server-sent events."""
+    """One call over a connection. `response` reads the events of the call as server-sent events."""
 
     def __init__(self, sockets: Sockets, chain: Chain, body: CallBody, wire: ResponsesWire) -> None:
         self.response = ModelResponse(200, {"content-type": "text/event-stream"}, self._read)
@@ -221,7 +227,7 @@ class SocketCall:
             await self._begin_again()
 
     def finish(self, turn: UUID) -> bool:
-        """Keeps the connection for the next call, if the reply ended with tool calls."""
+        """Keeps the connection for the next call if the reply ended with tool calls. Returns whether it was kept."""
         wire, chain = self._wire, self.chain
         if not (wire.ended and wire.called and wire.response_id is not None) or chain.socket.closed:
             return False
@@ -241,7 +247,7 @@ class SocketCall:
         return b"" if frame is None else b"data: " + frame.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n\n"
 
     async def _frame(self) -> bytes | None:
-        """Returns the next frame; None after the end of the connection."""
+        """Returns the next frame, or None if the connection is closed."""
         message = await self.chain.socket.receive()
         match message.type:
             case aiohttp.WSMsgType.TEXT:
@@ -252,7 +258,9 @@ class SocketCall:
                 return None
 
     async def _begin_again(self) -> None:
-        """Sends the whole input over a new connection: the kept connection has ended, or its response is lost."""
+        """Sends the whole input over a new connection, because the kept connection is closed or the provider no longer
+        has its response.
+        """
         log.info("socket.renewed", response=self.chain.response)
         self._sockets.close(self.chain)
         chain = await self._sockets.new_chain()
@@ -266,7 +274,7 @@ def _begins_again(frame: bytes) -> bool:
     try:
         failure = msgspec.json.decode(frame, type=_Failure)
         inner = msgspec.json.decode(failure.error)
-    except ValueError:  # the parser of the answer reports the failure
+    except ValueError:  # the frame is malformed, which the parser of the answer reports
         return False
     if failure.type != "error":
         return False

@@ -1,7 +1,7 @@
-"""Parser of the streams of OpenAI's Responses API: events to parts. Pure: no client, no I/O.
+"""Parses the streams of OpenAI's Responses API: converts events to parts. Pure: no client, no I/O.
 
-Deltas become parts at once. The final form of an item, sent with its end or with the whole response, adds the
-unstreamed parts. Unknown events are kept.
+A delta becomes a part at once. The final form of an item arrives with the end of the item or with the whole response,
+and adds the text that was not streamed. Unknown events are stored.
 """
 
 from collections.abc import Sequence, Set
@@ -17,7 +17,7 @@ from turnstream.libraries.providers.raw_members import NULL, decode_text
 from turnstream.libraries.providers.transport.wire import EventSplitter, Wire
 from turnstream.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 
-# Maps reasons of incomplete responses to our stop reasons; other reasons are kept.
+# Maps the reasons of incomplete responses to our stop reasons; other reasons are passed on unchanged.
 STOP_REASONS = {
     "content_filter": "refusal",
     "max_output_tokens": "max_tokens",
@@ -50,7 +50,7 @@ _PIECE_ENDS = frozenset(
         "response.refusal.done",
     }
 )
-# Progress events of items; the end of the item has all data.
+# Progress events of items. They are ignored, because the end event of an item has all its data.
 _PASSING = (
     "response.apply_patch_call",
     "response.audio.",
@@ -78,7 +78,7 @@ _OVER = frozenset(
 
 
 def _reference(id: str | None, request: bytes) -> str:
-    """The round's `data` about an answer that the provider retains. `request` identifies the request."""
+    """Returns the round's `data` about an answer that the provider retains. `request` is the digest of the request."""
     return msgspec.json.encode({RETAINED: {"id": id, "request": request.hex()}}).decode()
 
 
@@ -115,9 +115,10 @@ _response = msgspec.json.Decoder(_Response)
 
 
 class ResponsesWire(Wire):
-    """`failure` is the decoded failure. `seed` makes ids for calls without one. `offered` are the names of the
-    request's tools; None if unknown. `retains`: the provider retains the answer, with the id `retained`; `sequence` is
-    the number of the last event. A whole answer has a `response_id` and its `output`.
+    """Parses one stream. `failure` is the decoded failure that the provider reported. Missing ids of calls are
+    generated from `seed`. `offered` are the names of the request's tools, or None if the names are unknown. With
+    `retains`, the provider retains the answer under the id `retained`, and `sequence` is the number of the last event.
+    `response_id` and `output` belong to the whole answer, and are set at its end.
     """
 
     def __init__(
@@ -184,11 +185,11 @@ class ResponsesWire(Wire):
             case kind if kind in _PIECE_ENDS:
                 self._items.end_piece(event.output_index or 0, event.item_id)
             case "error":
-                # The event's type is not the failure's.
+                # The member `type` is the type of the event, not of the failure.
                 members = msgspec.json.decode(data)
                 self.failure = {name: value for name, value in members.items() if name != "type"}
             case "":
-                # The whole response without a stream, or a failure.
+                # A server that does not stream sends the whole response, or a failure.
                 response = _response.decode(data)
                 if response.object == "response":
                     self._finish(response, parts)
