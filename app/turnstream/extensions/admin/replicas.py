@@ -1,4 +1,4 @@
-"""`turnstream replicas` and `turnstream drain`."""
+"""The commands `turnstream replicas` and `turnstream drain`."""
 
 import asyncio
 from uuid import UUID
@@ -15,9 +15,9 @@ _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 
 @click.command()
 def replicas() -> None:
-    """List the replicas, with what is left of their leases.
+    """List the replicas, and the seconds until their leases expire.
 
-    Leases are in seconds, times are UTC.
+    Times are in UTC.
     """
 
     async def find() -> list[ReplicaState]:
@@ -35,9 +35,9 @@ def _cells(each: ReplicaState) -> list[str]:
 @click.command()
 @click.argument("replica", type=click.UUID)
 def drain(replica: UUID) -> None:
-    """Let REPLICA take no more turns.
+    """Order REPLICA to claim no more turns.
 
-    Turns that outlast the grace period are handed back. The process keeps running.
+    After the grace period, REPLICA puts its open turns back into the queue. The process keeps running.
     """
 
     async def order() -> ReplicaState:

@@ -1,4 +1,4 @@
-"""`turnstream turns` and `turnstream why`."""
+"""The commands `turnstream turns` and `turnstream why`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,9 +34,9 @@ def turns(limit: int) -> None:
 @click.command()
 @click.argument("turn", type=click.UUID)
 def why(turn: UUID) -> None:
-    """Say why TURN does not move, or how it ended.
+    """Explain why TURN does not move, or how it ended.
 
-    Its life is printed, too, by UTC.
+    The history of TURN is printed below, with times in UTC.
     """
 
     async def find(states: TurnStates) -> None:
