@@ -40,7 +40,9 @@ class Downloads:
 
 
 async def _tar(source: "OwnerExport") -> AsyncIterator[bytes]:
-    """A chat is read before its first byte is sent: otherwise a slow client would hold its transaction open."""
+    """Yields the bytes of an archive. A chat is read completely before its first byte is sent: otherwise a slow client
+    would hold the transaction open.
+    """
     yield tar_member(*source.head)
     with SpooledTemporaryFile(_IN_MEMORY) as held:
         async for part in source.parts():

@@ -1,4 +1,4 @@
-"""`turnstream owners list`: the owners of a database, with the numbers of their rows."""
+"""The command `turnstream owners list`: the owners in a database, with the numbers of their rows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ LIST_OWNERS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnerInfo:
-    """An owner with row counts. `bytes` is the size of the uploads."""
+    """An owner, with the numbers of the owner's rows. `bytes` is the total size of the uploads."""
 
     owner: str
     chats: int
@@ -50,7 +50,7 @@ async def owners_of(database: Database) -> Sequence[OwnerInfo]:
 
 @click.command("list")
 def list_owners() -> None:
-    """List every owner, with what they have.
+    """List every owner, with the numbers of the owner's rows.
 
     The columns are chats, uploads and their bytes, documents, tokens, last change.
     """

@@ -1,4 +1,6 @@
-"""Events of the stream of a chat: its own, and those of its turns with the id of the turn."""
+"""The events in the stream of a chat: the chat's own events, and the events of its turns, to which the turn's id is
+added.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,11 +19,11 @@ from turnstream.extensions.chat_stream.rows import DeletedTurns
 
 
 class ChatEvent(ChatOut):
-    """The chat as it is now, at first and whenever title, system prompt or settings have changed."""
+    """The chat as it is now. Sent at first, and whenever its title, system prompt or settings have changed."""
 
 
 class TurnEvent(EventSchema):
-    """A turn that the client does not know yet; a user turn with all of its blocks."""
+    """A turn that the client does not know yet. A user turn has all of its blocks."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -33,13 +35,15 @@ class TurnEvent(EventSchema):
 
     @classmethod
     def members(cls, event: Turn) -> dict[str, Any]:
-        """All members of a user turn; of an answer only those that its own events lack."""
+        """Returns all members of a user turn. For an answer, returns only the members that the answer's own events
+        lack.
+        """
         members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
         return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
 
 class TurnsDeletedEvent(EventSchema):
-    """Turns that were deleted. Some may be unknown to the client. No remaining turn follows one of them."""
+    """Turns that were deleted. The client may not know some of them. No remaining turn follows a deleted turn."""
 
     turns: list[UUID]
 
@@ -49,21 +53,21 @@ class TurnsDeletedEvent(EventSchema):
 
 
 class ChatDeletedEvent(EventSchema):
-    """The chat was deleted; the stream ends after it. It has no id: a resumption is impossible."""
+    """The chat was deleted, and the stream ends. The event has no id, because the stream cannot be resumed."""
 
 
 class QueueNotice(EventSchema):
-    """A notice: something in the chat has changed without another event, such as a message in the queue. Clients read
-    the queue again. It has no id and is never sent again.
+    """A notice: something in the chat has changed without another event, such as a message in the queue. Clients should
+    read the queue again. The notice has no id and is never sent again.
     """
 
 
-_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, not of a turn
+_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # these events are about a connection, not about a turn
 
 
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
-    """The same event in the stream of a chat: with the id of its turn."""
+    """Returns the model of a turn's event in the stream of a chat, where the event also has the id of its turn."""
     return create_model(f"Chat{model.__name__}", __base__=model, __doc__=model.__doc__, turn=(UUID, ...))
 
 

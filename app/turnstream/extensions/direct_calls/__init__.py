@@ -1,4 +1,4 @@
-"""Model calls whose requests the provider's SDK does not build."""
+"""Sends model calls directly, without the provider's SDK, which would build each request anew."""
 
 from typing import TYPE_CHECKING, Literal
 

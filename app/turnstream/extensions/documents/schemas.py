@@ -1,4 +1,4 @@
-"""Bodies of answers about documents."""
+"""Bodies of the responses about documents."""
 
 from datetime import datetime
 from typing import Annotated
@@ -15,7 +15,9 @@ class DocumentOut(BaseModel):
 
 
 class DocumentExcerptOut(BaseModel):
-    """The match of a search: plain text in pieces, to be joined unchanged; the path if only the path matches."""
+    """The part of a document that matches a search: plain text in pieces, which must be joined unchanged. If only the
+    path matches, the excerpt is the path.
+    """
 
     pieces: list[PieceOut]
 
