@@ -228,7 +228,7 @@ class Operations:
         )
 
     async def stop(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Requests the cancellation of a turn. Returns a turn that has already ended unchanged. Raises NotFound."""
+        """Requests the cancellation of a turn. A turn that has already ended is returned unchanged. Raises NotFound."""
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if found["status"] in OPEN:

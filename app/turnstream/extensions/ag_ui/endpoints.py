@@ -141,7 +141,8 @@ async def stop_thread(request: Request) -> Response:
 async def _at_rest(
     run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
 ) -> AsyncGenerator[bytes, None]:
-    """The run of a thread without a running turn. An unknown thread keeps the messages of its client."""
+    """Yields the run of a thread without a running turn. If the thread is unknown, the client keeps its own messages.
+    """
     events = list(run_started(run, {}))
     if path:
         found = await thread_messages(path, uploads, ids_of_client(path, messages))
@@ -210,7 +211,7 @@ async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key
 
 
 def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
-    """Returns for each message the turn id at the start of its own id; an empty text for a user message."""
+    """Returns for each message the turn id at the start of the message's id, or an empty text for a user message."""
     return ["" if message.role == "user" else message.id.partition(".")[0] for message in messages]
 
 

@@ -249,7 +249,7 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
             if block.client_data is not None:
                 noted["data"] = parsed(block.client_data)
         case Close(runner=str()) if block.interrupted:
-            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # `index` is the index of the call
+            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # this id has the index of the call
         case Close():
             return None
     metadata = {"metadata": noted} if noted else {}

@@ -124,8 +124,8 @@ class Children(Hooks):
         self._look_now = asyncio.Event()
 
     async def begin(self, agent: Agent, call: ToolContext, task: str) -> dict[str, str] | Outcome:
-        """Posts the turn of a call, only once even if repeated, and returns its handle. Returns an outcome if no turn
-        may start.
+        """Posts the turn of a call, and returns its handle. If the call is repeated, no second turn is posted. Returns
+        an outcome if no turn may start.
         """
         family = await self._database.row(GET_FAMILY, owner=call.owner, chat=call.chat_id, turn=call.turn_id)
         if family is None or family["depth"] is None:
@@ -226,9 +226,9 @@ class Children(Hooks):
         return Outcome(f"{words}\n\nIt had written:\n\n{text}" if text else words, is_error=True, data=data)
 
     async def progress(self, handle: Any, job: UUID | None, seconds: float) -> dict[str, Any]:
-        """Returns the handle with the progress of the child. If the family of the child has made progress since the
-        handle, or waits for a person (a wait has its own time limit), the deadline of the call moves to `seconds` from
-        now.
+        """Returns the handle with the progress of the child. If the child or a descendant has made progress since the
+        handle, the deadline of the call moves to `seconds` from now. It also moves while one of them waits for a
+        person, because such a wait has its own time limit.
         """
         now = await self._database.row(GET_PROGRESS, turn=UUID(handle["turn"]))
         assert now is not None
@@ -266,8 +266,8 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """Returns the text after the last call. This text may come from several rounds, because an interrupted reply
-    continues in the next round.
+    """Returns the text after the last call. The text may span several rounds, because an interrupted reply continues in
+    the next round.
     """
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))

@@ -50,7 +50,7 @@ def input_json(block: Block) -> Any:
 
 
 def output_json(text: str) -> Any:
-    """Returns the value if the text is a JSON object or list. Returns other results as the text that the model got."""
+    """Returns the value if the text is a JSON object or list, otherwise the text itself, as the model received it."""
     value = parsed(text) if text.lstrip()[:1] in {"{", "["} else text
     return value if isinstance(value, dict | list) else text
 

@@ -129,8 +129,8 @@ class MessageEvents:
         self._is_behind = after.cursor != START  # whether the marks before that position are still unprocessed
         self._skip = after.frames
         self._at = after.cursor
-        self._index = -1  # the message's index of its newest block
-        self._newest = -1  # the turn's index of the newest block of the message
+        self._index = -1  # index of the newest block in the message
+        self._newest = -1  # index of the newest block in the turn
         self._is_open = False  # whether the newest block is incomplete
         self._delta: bytes | None = None  # start of a delta frame, before its text
         self._usages: list[Mapping[str, Any]] = []

@@ -278,8 +278,8 @@ class OwnerExport:
         return ArchivePart(HEAD, msgspec.json.format(msgspec.json.encode(head)))
 
     async def parts(self, section: Section = "documents", begin: UUID = NIL) -> AsyncIterator[ArchivePart]:
-        """Yields the files after the head. With `begin`, the first of them belong to this upload or chat of the
-        `section`.
+        """Yields the files after the head. Starts with the given `section`, and there with the upload or the chat
+        `begin`.
         """
         sections = get_args(Section)
         if section == "documents" and self._chat is None:
@@ -357,8 +357,8 @@ async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str
 
 
 def _values_of(table: str, line: str) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
-    """Returns all columns as JSON, and the decoded values of the contents and keys. Contents that are JSON themselves
-    stay text.
+    """Returns all columns of the line as JSON, and the decoded values of the contents and keys. Contents that are JSON
+    stay undecoded.
     """
     row, contents = _raw.decode(line), _CONTENTS[table]
     values = dict[str, Any]()
@@ -433,7 +433,8 @@ class OwnerImport:
         self._check_chat = check_chat
         self._trusted = trusted
         self._put: dict[str, Statement] = {}
-        # Ids in the archive with their new ids here, if the two differ; then the turns of the last imported chat.
+        # Maps ids in the archive to ids here, if they differ. `_turns` and `_waiting` have turns of the last imported
+        # chat.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
@@ -476,7 +477,7 @@ class OwnerImport:
 
     async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         for part in group:
-            found = part.content.splitlines()  # a text has at least as many bytes as line ends
+            found = part.content.splitlines()  # a text has no more line ends than bytes
             codec = self._database.codec
             lines = [await _sealed(codec, "documents", self._owner, line.decode()) for line in found]
             made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
@@ -581,7 +582,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
     names = ", ".join(f'"{name}"' for name in values)
-    # Rows that the owner already has stay unchanged.
+    # Rows that the owner already has are not changed.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""

@@ -38,8 +38,8 @@ def tar_member(name: str, content: bytes) -> bytes:
 
 def tar_members(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file in an archive, which may be a pipe. Raises tarfile.TarError for a
-    truncated archive, and ValueError for an oversized file. A sparse file is checked by its full size: its few bytes
-    would expand to that size in memory.
+    truncated archive, and ValueError for an oversized file. A sparse file counts with its full size, because its few
+    bytes expand to this size in memory.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Weighed) as archive:
         for info in archive:

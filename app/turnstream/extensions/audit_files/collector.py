@@ -66,7 +66,7 @@ def _rejected(content: bytes) -> int:
         partial = (msgspec.json.decode(content) or {}).get("partialSuccess") or {}
         return int(partial.get("rejectedLogRecords") or 0)
     except (msgspec.DecodeError, AttributeError, ValueError):
-        return 0  # a proxy answered, or the form is unknown: only the status decides
+        return 0  # the answer is a proxy's, or has another form: the status decides
 
 
 def _request(lines: Sequence[AuditLine]) -> Mapping[str, Any]:

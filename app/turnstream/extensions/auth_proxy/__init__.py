@@ -1,4 +1,4 @@
-"""Accepts requests from a proxy in front of the server, which logs people in itself."""
+"""Accepts requests from a proxy that runs in front of the server and logs people in."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -14,8 +14,8 @@ SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxy:
-    """Authenticates requests that come from the proxy. In `roles_header`, commas or spaces separate the roles. The
-    names of the owners get `prefix` as their beginning.
+    """Authenticates requests that come from the proxy. In `roles_header`, commas or spaces separate the roles. `prefix`
+    is put before the owner's name.
     """
 
     secret: str

@@ -10,8 +10,8 @@ from turnstream.extensions.cells.moves import LOOK, Move, Moves
 
 
 class Cell:
-    """This server as one of several cells. Refuses calls for owners of other cells, and reads the moves of owners again
-    and again. `release` returns the running turns of the given owners to the queue.
+    """This server as one of several cells. Refuses calls for owners of other cells, and reads the moves of owners
+    repeatedly. `release` returns the running turns of the given owners to the queue.
     """
 
     def __init__(self, name: str, moves: Moves, release: Callable[[Collection[str]], None]) -> None:

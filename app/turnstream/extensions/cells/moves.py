@@ -8,7 +8,7 @@ from turnstream.storage.database import Database, Statement
 
 MoveState = Literal["leaving", "gone", "arrived"]
 
-# Seconds between two times at which a replica reads the moves.
+# Seconds that a replica waits between two reads of the moves.
 LOOK = 1.0
 
 GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FROM moves")

@@ -1,8 +1,9 @@
-"""Copies the ended turns, tool sets, files and documents of a moving owner ahead, while the owner still works.
+"""Copies the ended turns, tool sets, files and documents of a moving owner before the owner is held, while the owner
+still works.
 
 In the new cell, the copies belong to another name (`arriving_name`), so that no request finds them. When the owner is
 held, both cells are compared: new and changed rows are copied, and deleted rows are deleted. Then all copies get the
-owner's name. This takes longer with more rows, but not with longer rows.
+owner's name. The duration of this step depends on the number of rows, not on their length.
 """
 
 from collections import defaultdict
@@ -56,7 +57,7 @@ class _Renewal:
     write: Statement
 
 
-# Only the chat's row itself can change, and the changes are copied at the end.
+# All data of a chat that can change is in the chat's row, and is copied at the end.
 _CHATS: Final = _Copied(
     ("id", "owner", "title", "system_prompt", "settings", "of_turn", "created_at", "updated_at"),
     Statement(
@@ -267,7 +268,7 @@ COPIED: Final[Mapping[str, _Copied]] = {
     "uploads": _UPLOADS,
     "documents": _DOCUMENTS,
 }
-# Tables that are moved completely by the copy ahead and `take_over`.
+# Tables that are copied here, so no other step of a move copies them.
 AHEAD: Final = frozenset({*COPIED, *_TURNS.parts})
 
 LOCK = Statement("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS alone")

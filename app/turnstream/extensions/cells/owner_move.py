@@ -227,7 +227,9 @@ class OwnerMove:
         await self._target.row(NOTIFY, payload=QUEUED)
 
     async def counts(self) -> Mapping[str, int]:
-        """Returns the number of the owner's rows in each table of the new cell. This takes longer with more rows."""
+        """Returns the number of the owner's rows in each table of the new cell. The duration grows with the number of
+        rows.
+        """
         counts = {}
         for table in MOVED:
             (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)

@@ -49,7 +49,7 @@ EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
 class RestOfText(NamedTuple):
-    """The part of a block's text that begins at `offset`. It is read only when it is its turn to be sent."""
+    """The part of a block's text that begins at `offset`. It is read only when it is due to be sent."""
 
     turn: UUID
     block: int

@@ -1,4 +1,4 @@
-"""Sends model calls directly, without the provider's SDK, which would build each request anew."""
+"""Sends model calls directly, because the provider's SDK would build each request from the beginning."""
 
 from typing import TYPE_CHECKING, Literal
 

@@ -80,7 +80,7 @@ class DirectCalls(Calls):
     async def socket(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], max_bytes: int
     ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
-        """Opens a WebSocket if there is a template for it. Raises an exception of `LOST` if this fails."""
+        """Opens a WebSocket if there is a template for it. Raises one of the exceptions in `LOST` if this fails."""
         template = None if self.client.is_closed else await self._template(sdk, path, headers)
         return None if template is None else await template.socket(max_bytes)
 
@@ -97,8 +97,8 @@ class DirectCalls(Calls):
         return self._templates[key]
 
     def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
-        """Returns the template that two sample requests show. Returns None if a part of the head varies, so that the
-        SDK must build every request.
+        """Returns the template for these two sample requests. Returns None if a part of their heads differs: the SDK
+        must then build every request.
         """
         found = session_for(self._network, request.url)
         if _head(request) != _head(other) or found is None:
@@ -136,7 +136,9 @@ class _Template:
             raise Unanswered from error
 
     async def socket(self, max_bytes: int) -> "aiohttp.ClientWebSocketResponse[bool]":
-        """Opens a WebSocket. Raises an exception of `LOST` if this fails or if the server refuses the WebSocket."""
+        """Opens a WebSocket. Raises one of the exceptions in `LOST` if this fails or if the server refuses the
+        WebSocket.
+        """
         options = {name: value for name, value in self.options.items() if name in _OF_SOCKETS}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_BODIES}
         timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSE)

@@ -1,4 +1,4 @@
-"""Runs a Postgres inside the server, for machines that have none."""
+"""Runs a Postgres that belongs to the server, for machines that have none."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -95,8 +95,8 @@ class EmbeddedPostgres:
                 self._use = use = _open(self._folder / "users.lock")
                 _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
                 with _closing(_open(self._folder / "server.lock")) as lock:
-                    # If the server has live processes but does not answer, a process that was killed meanwhile has
-                    # started or stopped it: wait until the start or the stop is complete.
+                    # If the server has live processes but does not answer, it is still starting or stopping, and the
+                    # process that requested this was killed. So wait until the start or the stop is complete.
                     _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
                     if not self._cluster.accepts():
                         self._cluster.start(lock)

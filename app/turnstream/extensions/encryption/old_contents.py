@@ -58,8 +58,8 @@ def _old(
     then: str = "",
     also: str = "",
 ) -> OldContents:
-    """Returns the statements for a table. `then` is SQL that follows the UPDATE, whose rows are in `changed`. `also` is
-    SQL for additional columns of the list.
+    """Returns the statements for a table. `then` is SQL that follows the UPDATE, and `changed` are the updated rows.
+    `also` is SQL for additional columns of the list.
     """
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)

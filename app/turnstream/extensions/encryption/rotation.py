@@ -320,8 +320,8 @@ class _Resealing:
                     await self._chats(key, [row["id"] for row in rows])
 
     async def again(self, since: datetime) -> None:
-        """Encrypts secrets again that requests since `since` have copied while these secrets were encrypted with the
-        previous key.
+        """Encrypts secrets again that requests may have copied in their previous encryption: secrets of the owner, and
+        of turns created since `since`.
         """
         if (key := await self._keys.find(self._owner)) is None:
             return
