@@ -1,4 +1,6 @@
-"""Prints all SQL statements of the server in full, with parameter types and plans, in a form that psql can run."""
+"""Finds all SQL statements of the server, and describes them in a form that psql can run, with parameter types and
+plans.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Streams for the AI SDK's workflow transport, which resumes a stream by the number of chunks that it received."""
+"""Encodes streams for the AI SDK's workflow transport, which resumes a stream by the number of chunks that it received.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""The page of an approval link, and its form. The address is their only credential. A GET decides nothing: mail
-scanners send such requests, too.
+"""Serves the page of an approval link, and the form on this page. The address is the only credential. A GET decides
+nothing, because mail scanners, for example, send GET requests.
 """
 
 import json

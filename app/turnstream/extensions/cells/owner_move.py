@@ -38,8 +38,8 @@ _COPY = 1800.0
 _PAUSE = 0.1
 
 _MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
-# New values of copied columns. Webhooks of the departed owner are held back (`infinity`), so a repeated move makes them
-# due again.
+# Columns that get a new value when a row is copied. The webhooks of a departed owner are never due (`infinity`), so
+# they are not sent; a repeated move makes them due again.
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",

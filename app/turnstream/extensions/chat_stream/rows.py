@@ -30,7 +30,7 @@ GET_NEWS = Statement(
     ORDER BY place LIMIT :limit
     """
 )
-# Returns the turns at these places, and all open turns.
+# Returns the turns and deletions at these places, and all open turns.
 GET_TURNS_AT = Statement(
     f"""
     SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns

@@ -1,5 +1,5 @@
-"""Keeps a connection open for the next model call. After running its tools, a turn soon calls its model again. By then,
-the provider may have closed the previous connection, or another turn may have taken it from the pool.
+"""Keeps a connection open for the next model call. A turn that runs tools soon calls its model again, but by then the
+provider may have closed the previous connection, or another turn may have taken it from the pool.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The command `turnstream doctor`: runs the checks of a start, but starts and changes nothing."""
+"""The command `turnstream doctor`: runs the checks that a start runs, but starts and changes nothing."""
 
 from turnstream.extension import Extension
 

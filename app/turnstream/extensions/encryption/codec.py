@@ -41,8 +41,8 @@ _MEMBERS: Final[Mapping[str, Set[str]]] = {
     "answer": {"text", "input", "client_data"},
     "outcome": {"text", "whole", "data", "layout"},
 }
-# The query for a turn copies jobs and preliminary outputs into the row of the turn. For each of these columns, the
-# table that it is copied from, and the column of that table from which each member is copied.
+# The row of a turn contains its jobs and preliminary outputs, which the query copies from other tables. This maps each
+# such column to its table, and each member to the column from which the member is copied.
 _ROWS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "preliminary": ("tool_calls", {"text": "preliminary", "data": "preliminary"}),
     "jobs": ("jobs", {"progress": "progress", "outcome": "outcome"}),

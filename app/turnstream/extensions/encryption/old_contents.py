@@ -216,7 +216,7 @@ async def change_row(
         values["digest"] = sha256(plain["content"]).digest()
     while True:
         stored = await codec.seal(old.columns, values)
-        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica could not decrypt another form
+        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica cannot decrypt the new form
             return None
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:
