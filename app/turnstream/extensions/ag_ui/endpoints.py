@@ -196,8 +196,8 @@ async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, b
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
-    """Creates a turn that continues the last answer of the thread from tool results, when no turn waits for these
-    results. Raises RequestRefused.
+    """Creates a turn that continues the last answer of the thread with tool results for which no turn waits. Raises
+    RequestRefused.
     """
     last = sent.messages[-1]
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages))

@@ -181,8 +181,8 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
-    """Creates a turn that continues the last answer of the chat from tool results, when no turn waits for these
-    results. Raises RequestRefused.
+    """Creates a turn that continues the last answer of the chat with tool results for which no turn waits. Raises
+    RequestRefused.
     """
     last = sent.all_messages[-1]
     named = [each.id if each.role == "assistant" else "" for each in sent.all_messages]

@@ -33,7 +33,7 @@ _RENAMED = {
     "parent_id": "messages",
     "system_prompt": "system",
 }
-_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # members of these fields have other names here
+_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # the API has other names for their members
 _STATUSES = {
     "invalid_request_error": 400,
     "request_too_large": 413,

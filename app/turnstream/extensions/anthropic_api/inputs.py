@@ -160,7 +160,7 @@ def _of_answer(part: BlockIn) -> Iterator[PastItem]:
 
 
 def _reminder(block: Json, place: str) -> Json:
-    """Converts a system message within a conversation to a text of the user at the same position, so that the
+    """Converts a system message within a conversation to a text of the user, which takes its place, so that the
     provider's cache stays valid.
     """
     if block["type"] != "text":

@@ -54,8 +54,8 @@ def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
 
 
 def _borrowed(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
-    """Returns the account without any right of root if this suffices. Otherwise, grants it the right to open folders
-    such as /root.
+    """Returns the account without any right of root, if PostgreSQL can run so. Otherwise, the account also gets root's
+    right to open folders, such as /root.
     """
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
