@@ -51,7 +51,7 @@ ENDPOINTS = (
         limits=("requests",),
     ),
 )
-# OpenAI's API has the same paths, so both dialects share these calls.
+# OpenAI's API has the same paths, so the header `anthropic-version` decides which API answers.
 SHARED = (
     _call("GET /v1/models", models.list_models, "The models of this server", queries=_PAGE),
     _call("GET /v1/models/{model:path}", models.get_model, "One model"),
@@ -105,8 +105,8 @@ GROUPS = (
         _ABOUT,
         answer=_answer,
         routes=(Route("/v1/{call:path}", HandlerApp(_no_call)),),
-        # OpenAI's form of a file differs from Anthropic's, so these paths are refused here. Messages contain their
-        # files.
+        # At these paths, the server offers uploads in OpenAI's form, so clients of Anthropic's API are refused. These
+        # clients send files within messages.
         refused=(Route("/v1/files", HandlerApp(_no_call)), Route("/v1/files/{call:path}", HandlerApp(_no_call))),
         foreign=_FOREIGN,
         header=_VERSION,
