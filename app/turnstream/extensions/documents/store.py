@@ -89,8 +89,8 @@ class Documents(DocumentTexts):
     async def put_within(
         self, owner: str, path: str, content: str, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """Writes a document, unless the owner's documents would then exceed a limit of the plan. Then returns the
-        reached limit.
+        """Writes a document, unless the owner's documents would then exceed a limit of the plan. Returns this
+        limit if it would be exceeded.
         """
         return await self._put(owner, path, content, _SEARCHABLE, plan)
 
