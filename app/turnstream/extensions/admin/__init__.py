@@ -1,5 +1,4 @@
-"""Shows operators the state of all replicas and owners, and lets operators act: API calls, the page `/admin`, commands.
-"""
+"""Shows operators the state of all replicas and owners, and lets operators act: calls, the page `/admin`, commands."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -37,7 +37,8 @@ def statements() -> Mapping[str, Statement]:
 
 
 def named(wanted: str | None) -> Mapping[str, Statement]:
-    """Returns the statements whose name is `wanted` or has `wanted` as one of its parts. None selects all statements.
+    """Returns the statements whose name is `wanted`, or has `wanted` as one of its parts. None selects every statement
+    of the server.
     """
     return {name: each for name, each in statements().items() if wanted in {None, name, *name.split(".")}}
 

@@ -141,8 +141,7 @@ async def stop_thread(request: Request) -> Response:
 async def _at_rest(
     run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the run of a thread without a running turn. If the thread is unknown, the client keeps its own messages.
-    """
+    """Yields the run of a thread without a running turn. If the thread is unknown, the client keeps its messages."""
     events = list(run_started(run, {}))
     if path:
         found = await thread_messages(path, uploads, ids_of_client(path, messages))

@@ -1,5 +1,4 @@
-"""Encodes streams for the AI SDK's workflow transport, which resumes a stream by the number of chunks that it received.
-"""
+"""Encodes streams for the AI SDK's workflow transport, which resumes a stream by the number of received chunks."""
 
 from collections.abc import Callable
 from dataclasses import replace

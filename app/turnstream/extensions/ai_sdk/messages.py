@@ -57,8 +57,7 @@ async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageO
 
 
 def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
-    """Converts a client's messages to items of a history: texts, files, and calls with results. Raises RequestRefused.
-    """
+    """Converts a client's messages to items of a history: texts, files, calls with results. Raises RequestRefused."""
     for message in messages:
         if message.role == "user" and (blocks := blocks_in(message.parts)):
             yield PastMessage(blocks)

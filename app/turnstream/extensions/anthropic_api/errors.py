@@ -1,5 +1,4 @@
-"""Encodes refusals and failures in Anthropic's form. Anthropic's SDKs choose the class of an error by its HTTP status.
-"""
+"""Encodes refusals and failures in Anthropic's form. Anthropic's SDKs choose an error's class by its HTTP status."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -245,8 +245,7 @@ def _parsed(value: Json, place: str) -> BlockIn:
 
 
 def _result(part: BlockIn, call: str, place: str) -> ResultIn:
-    """Converts the result of a call: texts and files are kept, and other content becomes JSON. Raises RequestRefused.
-    """
+    """Converts the result of a call: texts and files are kept, other content becomes JSON. Raises RequestRefused."""
     error, blocks = part.is_error or False, _parts_of(part)
     if any(isinstance(each, dict) and each.get("type") in ("image", "document") for each in blocks):
         given = []
@@ -316,8 +315,7 @@ def _has_cache_marks(sent: CountIn) -> bool:
 
 
 def _system(services: Services, sent: CountIn) -> str | None:
-    """Returns the system prompt of the request, or the server's default. The prompt of an earlier turn does not apply.
-    """
+    """Returns the system prompt of the request, or the server's default. An earlier turn's prompt does not apply."""
     if sent.system is None:
         held = held_options() | services.resolver.held_by(sent.model)
         return None if "system_prompt" in held else services.resolver.defaults.system_prompt or ""

@@ -1,5 +1,4 @@
-"""Defines the `options` of cloud providers. Besides the credentials, they form the address or the signature of a call.
-"""
+"""Defines the `options` of cloud providers. With the credentials, they form the address or the signature of a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Adapters to Anthropic's Messages API in clouds. The SDK finds the credentials, refreshes tokens and signs requests.
-"""
+"""Adapters to Anthropic's Messages API in clouds. The SDK finds credentials, refreshes tokens and signs requests."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -197,8 +197,7 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
 
 
 class ArchivePart(NamedTuple):
-    """One file of an archive. While the reader holds a file that is `in_transaction`, a Postgres snapshot stays open.
-    """
+    """One file of an archive. While the reader holds an `in_transaction` file, a Postgres snapshot stays open."""
 
     name: str
     content: bytes

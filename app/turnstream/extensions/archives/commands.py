@@ -131,8 +131,7 @@ async def _import(settings: Settings, archive: Path, owner: str | None, *, trust
 
 
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
-    """Yields the files of an archive up to its end or its truncation. The import reports an archive that lacks its end.
-    """
+    """Yields the files of an archive up to its end or truncation. The import reports an archive that lacks its end."""
     with suppress(tarfile.TarError):
         try:
             for name, content in tar_members(file):

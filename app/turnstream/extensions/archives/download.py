@@ -31,8 +31,7 @@ class Downloads:
         self._trail = AuditTrail(database)
 
     async def begin(self, owner: str, actor: str) -> AsyncIterator[bytes]:
-        """Records the download in the audit trail, and returns the bytes of the archive. Recordings are not included.
-        """
+        """Records the download in the audit trail, and returns the bytes of the archive, without recordings."""
         from turnstream.extensions.archives.archives import OwnerExport  # the import loads SQLAlchemy and the tables
 
         await self._trail.note("owner.exported", owner, {}, actor=actor)  # noted before the first byte is sent

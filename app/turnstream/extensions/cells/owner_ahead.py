@@ -49,8 +49,7 @@ class _Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    """Copies columns of changed rows again: `read` returns the columns by `key`, and `write` sets them in the new cell.
-    """
+    """Copies columns of changed rows again: `read` returns them by `key`, and `write` sets them in the new cell."""
 
     columns: Sequence[str]
     read: Statement

@@ -47,8 +47,7 @@ class Library(Protocol):
 
 
 class DocumentTools:
-    """The tools for documents. `adding` is the text for the model about how to add documents, if the library is empty.
-    """
+    """The tools for documents. If the library is empty, `adding` describes to the model how documents are added."""
 
     def __init__(self, library: Library, adding: str) -> None:
         self._library = library
@@ -192,8 +191,7 @@ def _tree(documents: Sequence[Entry]) -> Iterator[str]:
 
 
 def _level(documents: Sequence[Entry], folder: str) -> Iterator[str]:
-    """Yields the folders in `folder`, with the numbers of their documents, and then the documents directly in `folder`.
-    """
+    """Yields the folders in `folder` with the numbers of their documents, then the documents directly in `folder`."""
     prefix = f"{folder}/" if folder else ""
     inside: dict[str, int] = {}
     beside: list[str] = []

@@ -52,8 +52,7 @@ class Cluster:
         return bool(sockets) and _run(program("pg_isready"), *address).returncode == 0
 
     def start(self, lock: int) -> None:
-        """Starts the server. Creates its folder if it is missing. The caller holds `lock`, which the server inherits.
-        """
+        """Starts the server. Creates its folder if it is missing. The caller holds `lock`; the server inherits it."""
         account = account_for(self.folder, program("initdb"), self.folder.parent, tempfile.gettempdir())
         if not self.folder.exists():
             self._create(account, lock)

@@ -384,8 +384,7 @@ class _Resealing:
         self.failed.append(f"Rows of {column.table} with secrets change all the time.")
 
     async def _sign_ins(self, key: OwnerKey) -> None:
-        """Encrypts the tokens of sign-ins again. A token is bound to the address of a server that the tools file names.
-        """
+        """Encrypts the tokens of sign-ins again. A token is bound to the address of a server in the tools file."""
         for row in await self._database.rows(GET_TOKENS_OF_OWNER, owner=self._owner):
             server = row["server"]
             places = [("own_server", server), ("subject_token",)]
