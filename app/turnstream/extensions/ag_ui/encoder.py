@@ -300,7 +300,7 @@ def run_started(run: Run, metadata: Json) -> Iterator[Json]:
 def run_finished(run: Run, outcome: Json, **more: Any) -> Json:
     finished = {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, **more}
     if run.protocol is None and outcome["type"] != "interrupt":
-        return finished  # clients older than 1.0 refuse `cancelled`, and any other member of `success`
+        return finished  # clients older than 1.0 refuse `cancelled`, and unknown members of `success`
     return {**finished, "outcome": outcome}
 
 

@@ -287,7 +287,7 @@ def text_metadata(block: Block) -> Json:
 
 
 def activity_of(block: Block) -> Json:
-    """Returns the activity for a block for which AG-UI has no message. The block's members are named as in the API."""
+    """Returns the activity for a block that has no message in AG-UI. Its members are named as in the API."""
     return {"activityType": block.type, "content": {"text": block.text, **block_details(block)}}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
 _MOST_ANSWER = 1_000_000  # most characters of an answer that is handed over
-_LOOK = 30.0  # seconds between two checks of a child's progress; also finds its end if no notification arrives
+_LOOK = 30.0  # seconds between two checks of a child's progress; a check also detects an end that was not reported
 _SEES: Mapping[ContextTurns, str] = {
     "none": "it sees nothing else",
     "last_turn": "it sees nothing else but the last message of the user and your answer so far",

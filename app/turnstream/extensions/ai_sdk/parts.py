@@ -108,7 +108,6 @@ def sources_of(block: Block) -> Iterator[Json]:
 
 
 def data_part(block: Block) -> Json:
-    """Returns the data part for a block for which the AI SDK has no part. The block's members are named as in the API.
-    """
+    """Returns the data part for a block that has no part in the AI SDK. Its members are named as in the API."""
     name = block.type.replace("_", "-")
     return {"type": f"data-{name}", "id": str(block.index), "data": {"text": block.text, **block_details(block)}}
