@@ -15,9 +15,9 @@ _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 
 @click.command()
 def replicas() -> None:
-    """List the replicas, and the seconds until their leases expire.
+    """List the replicas, with what is left of their leases.
 
-    Times are in UTC.
+    Leases are in seconds, and times are in UTC.
     """
 
     async def find() -> list[ReplicaState]:
@@ -35,7 +35,7 @@ def _cells(each: ReplicaState) -> list[str]:
 @click.command()
 @click.argument("replica", type=click.UUID)
 def drain(replica: UUID) -> None:
-    """Order REPLICA to claim no more turns.
+    """Let REPLICA take no more turns.
 
     After the grace period, REPLICA puts its open turns back into the queue. The process keeps running.
     """

@@ -16,7 +16,7 @@ from turnstream.storage.migrations import newest_revision, present_revision
 @click.argument("name", required=False)
 @click.option("--plan", is_flag=True, help="With the plan of Postgres for any values, as comments.")
 def statements(name: str | None, plan: bool) -> None:
-    """Print SQL statements in full, in a form that psql can run.
+    """Print the SQL of statements in full, as psql takes it.
 
     NAME is a statement (CLAIM_TURNS), a module (queue), or both (runs.queue.CLAIM_TURNS). Without NAME all statements
     are printed. The database supplies the types of the parameters and the plans; no printed statement is executed.

@@ -34,7 +34,7 @@ def turns(limit: int) -> None:
 @click.command()
 @click.argument("turn", type=click.UUID)
 def why(turn: UUID) -> None:
-    """Explain why TURN does not move, or how it ended.
+    """Say why TURN does not move, or how it ended.
 
     The history of TURN is printed below, with times in UTC.
     """

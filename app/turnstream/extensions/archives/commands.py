@@ -32,7 +32,7 @@ from turnstream.storage.owners.audit import AuditTrail
 @click.argument("archive", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("--chat", type=click.UUID, help="This chat alone, with its uploads.")
 def export(owner: str, archive: Path, chat: UUID | None) -> None:
-    """Write the data of OWNER into the file ARCHIVE.
+    """Write what OWNER has into the file ARCHIVE.
 
     The file is a tar archive; `-` is the standard output. If ARCHIVE was left unfinished by an earlier export, the
     export continues it. Tokens are not exported.
@@ -102,7 +102,7 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 @click.option("--owner", callback=checked_owner, help="Owner of what is imported.  [default: that of the archive]")
 @click.option("--trusted", is_flag=True, help="Nobody has changed the archive: import its approvals and grants too.")
 def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
-    """Import the file ARCHIVE, which `owners export` wrote.
+    """Import the file ARCHIVE of `owners export`.
 
     `-` is the standard input. Ids do not change, unless another owner has one of them: then the chat or upload gets a
     new id, and the new ids of chats are listed. Existing rows do not change, so an interrupted import can be repeated.

@@ -50,7 +50,7 @@ async def owners_of(database: Database) -> Sequence[OwnerInfo]:
 
 @click.command("list")
 def list_owners() -> None:
-    """List every owner, with the numbers of the owner's rows.
+    """List every owner, with what they have.
 
     The columns are chats, uploads and their bytes, documents, tokens, last change.
     """

@@ -29,7 +29,7 @@ from turnstream.storage.owners.audit import AuditTrail
     help="The master keys of that cell, if they are others: better in the environment.",
 )
 def move(owner: str, cell: str, url: str, master_key: str | None) -> None:
-    """Move OWNER from the cell of the settings to another cell.
+    """Move OWNER from the cell of the settings to another one.
 
     Rows that no longer change are copied first. Then, for some seconds, changes are refused with 503; running turns
     pause, and continue in the new cell. An interrupted move can be repeated. The rows in the old cell get the owner

@@ -19,11 +19,11 @@ from turnstream.extensions.chat_stream.rows import DeletedTurns
 
 
 class ChatEvent(ChatOut):
-    """The chat as it is now. Sent at first, and whenever its title, system prompt or settings have changed."""
+    """The chat as it is now, at first and whenever title, system prompt or settings have changed."""
 
 
 class TurnEvent(EventSchema):
-    """A turn that the client does not know yet. A user turn has all of its blocks."""
+    """A turn that the client does not know yet; a user turn with all of its blocks."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -43,7 +43,7 @@ class TurnEvent(EventSchema):
 
 
 class TurnsDeletedEvent(EventSchema):
-    """Turns that were deleted. The client may not know some of them. No remaining turn follows a deleted turn."""
+    """Turns that were deleted. Some may be unknown to the client. No remaining turn follows one of them."""
 
     turns: list[UUID]
 
@@ -53,12 +53,12 @@ class TurnsDeletedEvent(EventSchema):
 
 
 class ChatDeletedEvent(EventSchema):
-    """The chat was deleted, and the stream ends. The event has no id, because the stream cannot be resumed."""
+    """The chat was deleted; the stream ends after it. It has no id: a resumption is impossible."""
 
 
 class QueueNotice(EventSchema):
-    """A notice: something in the chat has changed without another event, such as a message in the queue. Clients should
-    read the queue again. The notice has no id and is never sent again.
+    """A notice: something in the chat has changed without another event, such as a message in the queue. Clients read
+    the queue again. It has no id and is never sent again.
     """
 
 

@@ -60,9 +60,7 @@ class _Nothing(Database):
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--settings", "list_settings", is_flag=True, help="Print every setting with its value instead.")
 def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
-    """Check everything that `serve` checks, and the database. Nothing is changed. The exit code is 1 if there is a
-    fault.
-    """
+    """Check what `serve` checks, and the database. Nothing is changed. The exit code is 1 if there is a fault."""
     if list_settings:
         _list_settings()
         return

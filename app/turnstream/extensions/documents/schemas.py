@@ -15,9 +15,7 @@ class DocumentOut(BaseModel):
 
 
 class DocumentExcerptOut(BaseModel):
-    """The part of a document that matches a search: plain text in pieces, which must be joined unchanged. If only the
-    path matches, the excerpt is the path.
-    """
+    """The match of a search: plain text in pieces, to be joined unchanged; the path if only the path matches."""
 
     pieces: list[PieceOut]
 

@@ -29,7 +29,7 @@ def encryption() -> None:
 
 @encryption.command()
 def apply() -> None:
-    """Store old rows in the form that TURNSTREAM_ENCRYPT_TEXTS requires.
+    """Give rows from before the form that TURNSTREAM_ENCRYPT_TEXTS asks for.
 
     Servers with the same setting may run meanwhile. If the command is interrupted, call it again: rows that are already
     changed stay changed. Old copies of the rows are in the write-ahead log and in backups until these are deleted.
