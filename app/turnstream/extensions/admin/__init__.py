@@ -1,4 +1,4 @@
-"""The overview of all replicas and owners, and actions of operators: calls, the page at `/admin`, commands."""
+"""Shows operators the state of all replicas and owners, and lets operators act: calls, the page `/admin`, commands."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

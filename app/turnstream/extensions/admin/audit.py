@@ -1,4 +1,4 @@
-"""`turnstream audit`."""
+"""The command `turnstream audit`."""
 
 import asyncio
 from datetime import UTC

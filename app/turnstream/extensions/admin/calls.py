@@ -1,4 +1,4 @@
-"""The calls and the page of operators."""
+"""The API calls and the page for operators."""
 
 from functools import partial
 

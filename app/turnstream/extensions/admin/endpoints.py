@@ -1,4 +1,4 @@
-"""Handlers for operators: the overview over all replicas and owners, and actions."""
+"""Handlers for operators: they return the overview of all replicas and owners, and run the operators' actions."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from turnstream.extensions.admin.schemas import ActedTurnOut
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The state of the extension."""
+    """The objects that the handlers of this extension use."""
 
     overview: Overview
     operations: Operations
@@ -57,7 +57,7 @@ async def drain_replica(request: Request) -> Response:
 
 
 def _actor(request: Request) -> str:
-    """The id of the request's credential, for the audit trail; the owner if the credential has no id."""
+    """Returns the id of the request's credential, for the audit trail, or the owner if the credential has no id."""
     identity = identity_of(request)
     return identity.actor
 

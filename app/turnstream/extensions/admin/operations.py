@@ -1,7 +1,8 @@
-"""The state of all replicas and owners for operators, and the actions of operators. The audit trail has each action.
+"""Reads the state of all replicas and owners for operators, and runs the operators' actions. Each action is recorded in
+the audit trail.
 
-The figures cover the last hour. Rounds and turns are read by the keys of the newest calls in the ledger; older rows are
-not read. A minute is represented by up to `SAMPLE` calls.
+The figures cover the last hour. Rounds and turns are looked up by the newest calls in the ledger, so older rows are not
+read. Of each minute, at most `SAMPLE` calls are looked up.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ _SAMPLED: Final = f"""
         WHERE place <= {SAMPLE}
     )
 """
-# LIMIT forces a lookup of each key: without it, the estimate for the sample could lead to a read of the whole table.
+# LIMIT forces one lookup per key: without it, Postgres may misjudge the size of the sample and read the whole table.
 GET_SAMPLE = Statement(
     f"""
     WITH {_SAMPLED}
@@ -97,8 +98,8 @@ FIND_TURN = Statement(
     WHERE turns.id = :turn AND role = 'assistant' FOR NO KEY UPDATE OF turns
     """
 )
-# The run on the old replica ends at its next comparison with the rows, or at its next write. No recovery is counted: no
-# run has failed.
+# The old replica stops its run when it next compares the run with the rows, or at its next write. The number of
+# recoveries does not change, because no run has failed.
 REQUEUE_TURN = Statement(
     "UPDATE turns SET status = 'queued', replica = NULL WHERE id = :turn AND status = 'running' RETURNING status"
 )
@@ -112,8 +113,8 @@ DRAIN_REPLICA = Statement(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A registered replica. `connected`: its session is alive. `lease_left` is in seconds, negative if the lease has
-    expired; `running` is the number of its turns.
+    """A registered replica. `connected` is true while its session is alive. `lease_left` is in seconds, and negative if
+    the lease has expired. `running` is the number of its running turns.
     """
 
     id: UUID
@@ -133,8 +134,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class MinuteFigures:
-    """The charged model calls of a minute; `cost` is None if no call has a price. Times to the first text are in
-    seconds, None if no call of the sample has one. `failed` counts turns that ended as failed.
+    """The charged model calls of one minute. `cost` is None if none of these calls has a price. The times from a call
+    to its first text are in seconds, and None if no sampled call returned text. `failed` counts the turns that failed.
     """
 
     at: datetime
@@ -148,7 +149,9 @@ class MinuteFigures:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """The sampled calls of a model: the number of `cut_off` calls, and seconds to the first text."""
+    """Figures of one model's sampled calls: `cut_off` counts the interrupted calls, and the times to the first text are
+    in seconds.
+    """
 
     model: str
     calls: int
@@ -159,7 +162,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed turns of a model with one type of error."""
+    """Counts the turns of one model that failed with one type of error."""
 
     model: str
     type: str
@@ -169,7 +172,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class ToolFigures:
-    """The calls of a tool in sampled turns, in seconds."""
+    """Figures of one tool's calls in the sampled turns; times are in seconds."""
 
     name: str
     calls: int
@@ -180,7 +183,7 @@ class ToolFigures:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The last hour of all replicas. Minutes without a call are omitted."""
+    """Figures of the last hour, for all replicas. A minute is omitted if no call and no failed turn ended in it."""
 
     minutes: Sequence[MinuteFigures]
     models: Sequence[ModelFigures]
@@ -190,7 +193,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class ActedTurn:
-    """A turn after an operator's action."""
+    """A turn as it is after an operator's action."""
 
     id: UUID
     chat: UUID
@@ -199,8 +202,8 @@ class ActedTurn:
 
 
 class Operations:
-    """Actions over all owners, for callers with the scope `admin` and for commands. `actor` is the credential of a
-    request; a command's connection has its own actor.
+    """Reads and acts across all owners, for commands and for callers with the scope `admin`. `actor` is the credential
+    of a request; a command passes None, because its database connection already has an actor.
     """
 
     def __init__(self, database: Database) -> None:
@@ -225,7 +228,7 @@ class Operations:
         )
 
     async def stop(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Requests the cancellation of a turn. A turn that has ended is returned unchanged. Raises NotFound."""
+        """Requests the cancellation of a turn. A turn that has already ended is returned unchanged. Raises NotFound."""
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
             if found["status"] in OPEN:
@@ -235,8 +238,8 @@ class Operations:
             return _acted(await _found(transaction, turn))
 
     async def requeue(self, turn: UUID, actor: str | None = None) -> ActedTurn:
-        """Takes a running turn from its replica and puts it back into the queue. Raises NotFound, and Conflict for a
-        turn that does not run.
+        """Takes a running turn from its replica and puts it back into the queue. Raises NotFound, and Conflict if the
+        turn is not running.
         """
         async with self._database.transaction() as transaction:
             found = await _found(transaction, turn)
@@ -247,8 +250,8 @@ class Operations:
             return _acted(await _found(transaction, turn))
 
     async def drain(self, replica: UUID, actor: str | None = None) -> ReplicaState:
-        """Orders a replica to drain. The order is in the replica's row, and is read at each renewal of its lease.
-        Raises NotFound.
+        """Orders a replica to drain. The order is stored in the replica's row, which the replica reads at each renewal
+        of its lease. Raises NotFound.
         """
         async with self._database.transaction() as transaction:
             row = await transaction.row(DRAIN_REPLICA, replica=replica)
@@ -292,7 +295,7 @@ async def _note(transaction: Transaction, kind: str, turn: Row, actor: str | Non
 
 
 async def _notify(transaction: Transaction, payload: str) -> None:
-    """Notifies all replicas, including this one, at the commit."""
+    """Notifies all replicas, including this one, when the transaction commits."""
     await transaction.rows(NOTIFY, payload=payload)
 
 

@@ -1,4 +1,4 @@
-"""The overview for operators: made from rows, at limited intervals for all viewers together, and only with viewers."""
+"""Computes the overview for operators from rows: only on demand, at limited intervals, and once for all viewers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -32,19 +32,19 @@ from turnstream.libraries.usage_sums import UsageFigures, UsageGroup, figures_js
 from turnstream.llm.models.catalog import Models
 from turnstream.storage.database import Database
 
-_LOOK = 2.0  # seconds between two reads of a viewer, and between two computations of `now`
+_LOOK = 2.0  # seconds between two reads for one viewer, and between two computations of `now`
 _HOURS = 10.0  # seconds between two computations of `hour`
 _SPENDS = 60.0
-_MOST_EFFORT = 20  # the pause is at least this multiple of the time that a part takes
+_MOST_EFFORT = 20  # the pause after a computation is at least this multiple of the computation's duration
 _PATIENCE = 1.0  # seconds for which a viewer waits for a new version of a part
-_MOST_TURNS = 50  # of each status
+_MOST_TURNS = 50  # most turns that are shown for each status
 _MOST_SPENDERS = 10
 _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 
 
 class _Part:
-    """A part of the overview as JSON. A part is computed on demand, every `every` seconds, or less often if the
-    computation takes more than a twentieth of the time.
+    """One part of the overview, as JSON. The part is computed on demand, at most once in `every` seconds, or less often
+    if the computation would take more than a twentieth of the time.
     """
 
     def __init__(self, make: Callable[[], Awaitable[BaseModel]], every: float) -> None:
@@ -55,7 +55,9 @@ class _Part:
         self._json = b""
 
     async def get(self) -> bytes:
-        """Returns the part, perhaps the previous version while the next version is computed. Raises StorageError."""
+        """Returns the JSON of the part. This may be the previous version while the next version is computed. Raises
+        StorageError.
+        """
         now, making = monotonic(), self._making
         if making is None and now >= self._due:
             making = self._making = asyncio.create_task(self._renew())
@@ -76,8 +78,8 @@ class _Part:
 
 
 class Overview:
-    """`database` must have access to the rows of all owners. An owner without a plan may have `most_running` turns at
-    once.
+    """The parts of the overview. `database` must have access to the rows of all owners. An owner without a plan may run
+    `most_running` turns at once.
     """
 
     def __init__(self, database: Database, models: Models, most_running: int | None) -> None:
@@ -93,11 +95,11 @@ class Overview:
         }
 
     async def parts(self) -> Mapping[str, bytes]:
-        """Returns the JSON of each part by name. Raises StorageError."""
+        """Returns the JSON of each part by the part's name. Raises StorageError."""
         return {name: await part.get() for name, part in self._parts.items()}
 
     async def frames(self, parts: Mapping[str, bytes]) -> AsyncGenerator[bytes, None]:
-        """The events of a stream until it is cancelled: all `parts`, then each changed part."""
+        """Yields the frames of a stream until it is cancelled: first all `parts`, then each part that has changed."""
         sent: Mapping[str, bytes] = {}
         while True:
             changed = [(name, part) for name, part in parts.items() if sent.get(name) != part]
@@ -105,7 +107,7 @@ class Overview:
                 yield b"".join(b"event: %b\ndata: %b\n\n" % (name.encode(), part) for name, part in changed)
             sent = parts
             await asyncio.sleep(_LOOK)
-            with suppress(StorageError):  # the page shows the age of its figures
+            with suppress(StorageError):  # the page shows how old its figures are
                 parts = await self.parts()
 
     async def _now(self) -> NowOut:

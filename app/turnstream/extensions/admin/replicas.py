@@ -1,4 +1,4 @@
-"""`turnstream replicas` and `turnstream drain`."""
+"""The commands `turnstream replicas` and `turnstream drain`."""
 
 import asyncio
 from uuid import UUID
@@ -17,7 +17,7 @@ _COLUMNS = ("replica", "address", "state", "lease", "running", "since")
 def replicas() -> None:
     """List the replicas, with what is left of their leases.
 
-    Leases are in seconds, times are UTC.
+    Leases are in seconds, and times are in UTC.
     """
 
     async def find() -> list[ReplicaState]:
@@ -37,7 +37,7 @@ def _cells(each: ReplicaState) -> list[str]:
 def drain(replica: UUID) -> None:
     """Let REPLICA take no more turns.
 
-    Turns that outlast the grace period are handed back. The process keeps running.
+    After the grace period, REPLICA puts its open turns back into the queue. The process keeps running.
     """
 
     async def order() -> ReplicaState:

@@ -42,7 +42,7 @@ class OpenTurnOut(BaseModel):
 
 
 class JobCountsOut(BaseModel):
-    """The background calls, by state."""
+    """The background calls, counted by state."""
 
     due: int
     running: int
@@ -51,7 +51,7 @@ class JobCountsOut(BaseModel):
 
 
 class NowOut(BaseModel):
-    """Running and waiting work on all replicas."""
+    """The running and waiting work of all replicas."""
 
     at: datetime
     replicas: list[ReplicaOut]
@@ -97,7 +97,7 @@ class ToolFiguresOut(BaseModel):
 
 
 class HourOut(BaseModel):
-    """The last hour of all replicas, from their rows."""
+    """The figures of the last hour, for all replicas, from rows."""
 
     until: datetime
     minutes: Annotated[list[MinuteOut], Field(description="oldest first; those in which nothing ended are left out")]

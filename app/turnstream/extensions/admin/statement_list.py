@@ -1,4 +1,6 @@
-"""The full statements of the server, with parameter types and plans, for people and for psql."""
+"""Finds all SQL statements of the server, and describes them in a form that psql can run, with parameter types and
+plans.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +12,15 @@ from typing import Any
 from turnstream.storage.database import Statement
 
 _PACKAGE = Path(__file__).parents[2]
-# A generic plan: the values for EXECUTE are all null here.
+# EXPLAIN must use a generic plan, because EXECUTE gets null for every parameter here.
 _ANY_VALUES = "SET plan_cache_mode = force_generic_plan"
-_UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses such statements
+_UNPLANNED = re.compile(r"\s*LOCK\b")  # PREPARE refuses these statements
 _TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1"
 
 
 def statements() -> Mapping[str, Statement]:
-    """Returns every statement by the module and name of its declaration: `runs.queue.CLAIM_TURNS`. A statement in a
-    table of statements has its key or number appended.
+    """Returns every statement by its module and its name there, such as `runs.queue.CLAIM_TURNS`. If a module declares
+    statements in a table, the key or the number in the table is appended.
     """
     found: dict[str, Statement] = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
@@ -26,21 +28,25 @@ def statements() -> Mapping[str, Statement]:
         if "Statement(" not in text:
             continue
         inner = ".".join(path.relative_to(_PACKAGE).with_suffix("").parts)
-        short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres cuts names after 63 bytes
+        short = inner.removeprefix("storage.").removeprefix("extensions.")  # Postgres truncates names after 63 bytes
         for name, value in vars(import_module(f"turnstream.{inner}")).items():
-            if re.search(rf"^{name}\b", text, re.MULTILINE):  # not an imported statement
+            if re.search(rf"^{name}\b", text, re.MULTILINE):  # skips imported statements
                 found |= dict(_in(f"{short}.{name}", value))
-    # A table in databases of earlier versions.
+    # The table `alembic_version` exists only in databases of earlier versions.
     return {name: each for name, each in found.items() if " alembic_version" not in each.sql}
 
 
 def named(wanted: str | None) -> Mapping[str, Statement]:
-    """Returns the statements with the name `wanted`, or with `wanted` as a part of it; all for None."""
+    """Returns the statements whose name is `wanted`, or has `wanted` as one of its parts. None selects every statement
+    of the server.
+    """
     return {name: each for name, each in statements().items() if wanted in {None, name, *name.split(".")}}
 
 
 async def described(connection: Any, name: str, statement: Statement, *, plan: bool) -> str:
-    """Returns the statement as PREPARE, and its plan as comments. `connection` is a connection of the driver."""
+    """Returns the statement as a PREPARE command, followed by its plan as comments if `plan` is set. `connection` is a
+    connection of the database driver.
+    """
     lines = [f"-- {name}" + (f": {statement.timeout:g} seconds at most" if statement.timeout else "")]
     parameters = ", ".join(f"${number} {each}" for number, each in enumerate(statement.names, 1))
     lines += [f"--   {line}" for line in wrap(parameters, 110)]

@@ -1,4 +1,4 @@
-"""`turnstream statements`."""
+"""The command `turnstream statements`."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ def statements(name: str | None, plan: bool) -> None:
     """Print the SQL of statements in full, as psql takes it.
 
     NAME is a statement (CLAIM_TURNS), a module (queue), or both (runs.queue.CLAIM_TURNS). Without NAME all statements
-    are printed. The database gives the types of the parameters and the plans; nothing is executed.
+    are printed. The database supplies the types of the parameters and the plans; no printed statement is executed.
     """
     if not (found := named(name)):
         raise ConfigError(f"There is no statement named {name}; `turnstream statements` prints all statements.")

@@ -1,4 +1,4 @@
-"""`turnstream turns` and `turnstream why`."""
+"""The commands `turnstream turns` and `turnstream why`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ def turns(limit: int) -> None:
 def why(turn: UUID) -> None:
     """Say why TURN does not move, or how it ended.
 
-    Its life is printed, too, by UTC.
+    The history of TURN is printed below, with times in UTC.
     """
 
     async def find(states: TurnStates) -> None:

@@ -1,4 +1,4 @@
-"""A dialect: the protocol AG-UI."""
+"""A dialect: serves turns over the protocol AG-UI."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,6 @@
-"""Requests of apps of MCP servers, which a client forwards in a run without a message (`__proxiedMCPRequest`)."""
+"""Answers requests that apps of MCP servers send through their client, in a run without a message
+(`__proxiedMCPRequest`).
+"""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
@@ -15,13 +17,15 @@ from turnstream.libraries.dialects.apps import WantedCall, app_host, mcp_result
 from turnstream.libraries.dialects.chats import wait_for_end
 from turnstream.storage.chats.exchanges import IdempotencyKey
 
-_LONGEST: Final = 2000  # characters of a name or an address
+_LONGEST: Final = 2000  # most characters of a name or an address
 
 
 async def proxied_run(
     services: Services, identity: Identity, chat: UUID, run: Run, sent: AgUiProxiedIn, key: IdempotencyKey | None
 ) -> AsyncGenerator[bytes, None]:
-    """Returns the run of a request: its result is the MCP server's answer, or an object with an `error`."""
+    """Yields the run that answers an app's request. The result of the run is the MCP server's answer, or an object with
+    an `error`.
+    """
     yield encode(list(run_started(run, {})))
     try:
         result = await _answer(services, identity, chat, sent, key)
@@ -33,7 +37,7 @@ async def proxied_run(
 async def _answer(
     services: Services, identity: Identity, chat: UUID, sent: AgUiProxiedIn, key: IdempotencyKey | None
 ) -> Mapping[str, Any]:
-    """Raises RequestRefused."""
+    """Returns the MCP server's answer to an app's request. Raises RequestRefused."""
     if identity.is_bound:
         raise Forbidden("A token for a single chat or turn reaches no MCP server.")
     host, named = app_host(services), call_in(sent.server_hash)
@@ -52,7 +56,7 @@ async def _answer(
         raise RequestRefused("`arguments` must be a JSON object.", field="arguments")
     wanted = WantedCall(chat, UUID(turn), call, _text(sent.params, "name"), arguments)
     made = (await host.call_from_app(services, identity.owner, wanted, key)).assistant_turn
-    await wait_for_end(services, identity.owner, made, None)  # a person may have to decide first
+    await wait_for_end(services, identity.owner, made, None)  # a person may have to decide about the call first
     ended = await services.storage.turns.get(identity.owner, made.chat_id, made.id)
     result = next((block for block in ended.blocks if block.type == TOOL_RESULT), None)
     return {"error": "The call has ended without a result."} if result is None else mcp_result(result)

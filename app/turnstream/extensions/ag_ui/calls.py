@@ -1,4 +1,4 @@
-"""The calls of AG-UI."""
+"""The API calls of the dialect AG-UI."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The events of a turn as events of an AG-UI run."""
+"""Encodes the events of a turn as events of an AG-UI run."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ _USAGE = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The client's ids of the thread and the run. `state` is the client's state, and is returned unchanged. `protocol`
-    is the version of the client's protocol; clients older than 1.0 do not send it.
+    """The thread id and the run id that the client chose. `state` is the client's state, which is returned unchanged.
+    `protocol` is the protocol version of the client; clients older than 1.0 do not send a version.
     """
 
     thread: str
@@ -70,12 +70,12 @@ class Run:
 
 
 class RunEncoder:
-    """Encodes one turn for one run. `now` returns the turn from its rows. `answered` are answered interrupts that the
-    view may still show as open.
+    """Encodes one turn for one run. `now` returns the turn from its rows. `answered` are the ids of interrupts that
+    were just answered: the view may still show them as open.
 
-    AG-UI has no cursor, and only a snapshot of all messages can replace sent content. So an encoder that `collects`
-    sends no events: it stores the turn's content until `snapshot` sends this content behind the earlier messages. A
-    continued run, and a reset, start in this state.
+    AG-UI has no cursor, and only a snapshot of all messages can replace content that was already sent. So while
+    `collects` is true, the encoder sends no events but stores the turn's content. `snapshot` then sends the earlier
+    messages followed by the stored content. The encoder collects at the start of a continued run and after a reset.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RunEncoder:
         self._answered = answered
         self._projection = Projection()
         self._reply_rounds: dict[int, int] = {}
-        self._collected: list[str] = []  # the text of the open block
+        self._collected: list[str] = []  # the text of the open block so far
         self._delta_head = b""
         self._round = 0
         self._step_is_open = False
@@ -99,9 +99,9 @@ class RunEncoder:
         if self.collects:
             self._collect(event)
             return b""
-        if self.finished:  # a question ends the run, but a notice of the question's job may follow
+        if self.finished:  # a question ends the run, but a notice from the question's job may follow
             return b""
-        if isinstance(event, BlockDelta):  # the token path
+        if isinstance(event, BlockDelta):  # most events are deltas, so they take a short path
             return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
         return encode(self._events(event))
 
@@ -114,7 +114,9 @@ class RunEncoder:
         return encode(events)
 
     async def snapshot(self, before: Sequence[Json], ids: ClientIds) -> bytes:
-        """Returns all messages: the earlier messages, and the turn's content so far. Later events are sent at once."""
+        """Returns a snapshot of all messages: the earlier messages, and the turn's content so far. From then on, events
+        are sent at once.
+        """
         self.collects = False
         blocks, begin = [closed.block for closed in self._projection.closed], self._projection.open
         if begin is not None and begin.start.type in {TEXT, THINKING} | CALLS:
@@ -131,7 +133,7 @@ class RunEncoder:
         return frames + b"".join(encode(self._events(event)) for event in later if not self.finished)
 
     def waiting(self, turn: Turn) -> bytes:
-        """The end of the run, for a turn that waits for a client or a person."""
+        """Returns the end of the run, for a turn that waits for a client or a person."""
         if interrupts := interrupts_of(turn):
             return encode(self._finish_run({"type": "interrupt", "interrupts": interrupts}))
         return encode(self._finish_run({"type": "success", "pendingToolCallIds": pending_calls_of(turn)}))
@@ -164,7 +166,7 @@ class RunEncoder:
                 yield from self._result(step) if block.type in CALLS else self._whole(block)
             case CallResult() | ProviderResult():
                 yield from self._result(step)
-            case ActionRequired(actions=actions):  # the end of the run has the other waits of the turn
+            case ActionRequired(actions=actions):  # `waiting` reports approvals and calls of client tools
                 if any(action.kind in QUESTIONS for action in actions):
                     interrupts = interrupts_of(self._now(), actions)
                     if not {each["id"] for each in interrupts} & set(self._answered):
@@ -249,7 +251,7 @@ class RunEncoder:
             yield {"type": "ACTIVITY_SNAPSHOT", **activity, "replace": True}
 
     def _whole(self, block: Block) -> Iterator[Json]:
-        """The events of a block without further events."""
+        """Yields the events of a closed block that was not streamed and is no call."""
         own = block_id(self._turn.id, block.index)
         if block.type == USER_TEXT:
             yield {"type": "TEXT_MESSAGE_START", "messageId": own, "role": "user"}
@@ -298,7 +300,7 @@ def run_started(run: Run, metadata: Json) -> Iterator[Json]:
 def run_finished(run: Run, outcome: Json, **more: Any) -> Json:
     finished = {"type": "RUN_FINISHED", "threadId": run.thread, "runId": run.id, **more}
     if run.protocol is None and outcome["type"] != "interrupt":
-        return finished  # clients older than 1.0 refuse `cancelled`, and further members of `success`
+        return finished  # clients older than 1.0 refuse `cancelled`, and unknown members of `success`
     return {**finished, "outcome": outcome}
 
 

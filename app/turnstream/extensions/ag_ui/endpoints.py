@@ -1,4 +1,4 @@
-"""Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: chats as threads, and turns as runs."""
+"""Handlers for AG-UI clients such as `HttpAgent` and CopilotKit, which see chats as threads and turns as runs."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -70,7 +70,7 @@ from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
 
 async def run_agent(request: Request) -> Response:
-    """Posts a message, or answers interrupts and page calls; responds with the events of the run."""
+    """Posts a message, or answers interrupts and page calls. Responds with the events of the run."""
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, RunInput)
     key = idempotency_key_of(request, body)
@@ -98,7 +98,7 @@ async def run_agent(request: Request) -> Response:
 
 
 async def connect_agent(request: Request) -> Response:
-    """Sends all messages of the thread, then the further events of the open answer."""
+    """Sends all messages of the thread, and then the remaining events of its open answer."""
     services, owner = services_and_owner(request)
     sent, _ = await read_body(request, RunInput)
     chat = await chat_of(services, identity_of(request), sent.thread_id)
@@ -113,7 +113,7 @@ async def connect_agent(request: Request) -> Response:
 
 
 async def get_thread(request: Request) -> Response:
-    """Returns the path to the newest turn as messages, and its waits."""
+    """Returns the messages on the path to the newest turn, and the interrupts and calls that this turn waits for."""
     services, owner = services_and_owner(request)
     id: str = request.path_params["id"]
     chat = await chat_of(services, identity_of(request), id)
@@ -130,7 +130,9 @@ async def get_thread(request: Request) -> Response:
 
 
 async def stop_thread(request: Request) -> Response:
-    """Cancels all open turns of the thread: a client's `abortRun()` only closes its connection."""
+    """Cancels all open turns of the thread. A client's `abortRun()` is not enough: it only closes the client's
+    connection.
+    """
     services, owner = services_and_owner(request)
     chat = await chat_of(services, identity_of(request), request.path_params["id"])
     return json_response(AgUiStopped(stopped=await stop_all(services, owner, chat)))
@@ -139,7 +141,7 @@ async def stop_thread(request: Request) -> Response:
 async def _at_rest(
     run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
 ) -> AsyncGenerator[bytes, None]:
-    """The run of a thread without a running turn. An unknown thread keeps the messages of its client."""
+    """Yields the run of a thread without a running turn. If the thread is unknown, the client keeps its messages."""
     events = list(run_started(run, {}))
     if path:
         found = await thread_messages(path, uploads, ids_of_client(path, messages))
@@ -153,8 +155,8 @@ async def _at_rest(
 async def _post(
     services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiUserMessageIn, key: IdempotencyKey | None
 ) -> tuple[Turn, bool]:
-    """Returns the turn that answers the message, and whether it existed before. A repeated message starts another run:
-    the run attaches to the open answer, or requests another answer.
+    """Returns the turn that answers the message, and whether this turn existed before. If a client repeats a message,
+    the run attaches to the open answer, or requests another answer if the earlier answer has ended.
     """
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages[:-1]))
     place: Parent = before.id if before else "newest"
@@ -193,8 +195,8 @@ async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, b
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key: IdempotencyKey | None) -> Turn:
-    """Returns a new turn that continues from results without a waiting turn, behind the last answer of the thread.
-    Raises RequestRefused.
+    """Creates a turn that continues the last answer of the thread with tool results for which no turn waits. Raises
+    RequestRefused.
     """
     last = sent.messages[-1]
     before, known = await last_answer(services, owner, chat, _turns_named(sent.messages))
@@ -208,7 +210,7 @@ async def _go_on(services: Services, owner: str, chat: UUID, sent: RunInput, key
 
 
 def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
-    """Maps each message to the turn id that its own id begins with, if any."""
+    """Returns for each message the turn id at the start of the message's id, or an empty text for a user message."""
     return ["" if message.role == "user" else message.id.partition(".")[0] for message in messages]
 
 
@@ -216,8 +218,8 @@ def _turns_named(messages: Sequence[AgUiMessageIn]) -> list[str]:
 
 
 async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]] | None:
-    """Stores the answers for waiting calls. Returns their turn, and the answered interrupts; None if the messages end
-    in the result of a call outside of this thread.
+    """Stores the answers to waiting calls. Returns the turn of these calls, and the ids of the answered interrupts.
+    Returns None if the last message is the result of a call from outside of this thread.
     """
     owner = identity.owner
     results = {message.tool_call_id: message for message in sent.messages if message.role == "tool"}
@@ -248,7 +250,7 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
 
 
 def _is_open(turn: Turn, entry: AgUiResumeIn) -> bool:
-    """A late answer, from another page, has no effect."""
+    """Whether the turn still waits for this answer: a late answer from another page has no effect."""
     return any(interrupt["id"] == entry.interrupt_id for interrupt in interrupts_of(turn))
 
 
@@ -258,7 +260,7 @@ def _result(ask: Ask, message: AgUiMessageIn) -> Decision:
 
 
 def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
-    """The action for an answered interrupt, as in turnstream's own API."""
+    """Converts the answer to an interrupt into an action of turnstream's own API."""
     call, _, digest = entry.interrupt_id.rpartition(":")
     found = call_in(call)
     assert found is not None

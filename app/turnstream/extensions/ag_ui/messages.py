@@ -1,4 +1,4 @@
-"""Turns as AG-UI messages, equal to the messages that a client builds from the events of their runs."""
+"""Converts turns to AG-UI messages that equal the messages that a client builds from the events of the turns' runs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from turnstream.libraries.dialects.projection import CallResult, Close, Closed, 
 
 Json = dict[str, Any]
 
-_OF_PAGES = frozenset({"system", "developer", "assistant"})  # possible first messages of a page
+_OF_PAGES = frozenset({"system", "developer", "assistant"})  # roles that the messages of a page may begin with
 _APPROVAL_SCHEMA: Json = {
     "type": "object",
     "properties": {
@@ -46,13 +46,13 @@ _APPROVAL_SCHEMA: Json = {
 
 
 def reply_id(turn: UUID, round: int) -> str:
-    """The id of a round's assistant message: its text and its calls."""
+    """Returns the id of the assistant message that has the text and the calls of a round."""
     return f"{turn}.r{round}"
 
 
 def reply_round(before: Sequence[Block], round: int, type: str) -> int:
-    """Returns the round with the message for a text or a call of `round`, after the blocks `before` it. A round that
-    continues a cut text extends the message of that text.
+    """Returns the round whose message contains a text or a call of `round`; `before` are the blocks before it. A round
+    that continues an interrupted text extends the message of that text.
     """
     first = next((place for place, block in enumerate(before) if block.round == round), len(before))
     opener = before[first].type if first < len(before) else type
@@ -62,25 +62,26 @@ def reply_round(before: Sequence[Block], round: int, type: str) -> int:
 
 
 def block_id(turn: UUID, index: int) -> str:
-    """The id of a one-block message."""
+    """Returns the id of a message that has only one block."""
     return f"{turn}.{index}"
 
 
 def call_id(turn: UUID, round: int, tool_use_id: str) -> str:
-    """The id of a call in its thread: models may repeat their ids."""
+    """Returns the id of a call in its thread: models may repeat their own ids."""
     return f"{tool_use_id}.{turn}.{round}"
 
 
 def call_in(id: str) -> tuple[str, str, str] | None:
-    """The `tool_use_id`, turn and round of a call; None for a foreign id."""
+    """Returns the `tool_use_id`, turn and round of a call. Returns None for an id in another form."""
     parts = id.rsplit(".", 2)
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientIds:
-    """Data of a thread that only the client has: its ids of user messages by turn, of tool results by call, and its own
-    `first` messages. `recorded` is the number of turns recorded from the first messages.
+    """Data of a thread that only the client has: the client's ids of user messages (by turn) and of tool results (by
+    call), and the `first` messages, which the client wrote itself. `recorded` is the number of turns that the server
+    recorded from these first messages.
     """
 
     users: Mapping[UUID, str] = field(default_factory=dict)
@@ -90,8 +91,9 @@ class ClientIds:
 
 
 def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
-    """Returns the user turns of the path that the client has, from the first one on, matched by id or text. A client
-    keeps its order of messages: ids behind the first difference would change the order.
+    """Returns the client's own data of the thread. User messages are matched with the turns of the path by id or by
+    text, up to the first difference. After the difference, the client's ids are not used: the client keeps the order of
+    known ids, so messages would appear in the wrong order.
     """
     known = {str(turn.id) for turn in path}
     own = [message.id.partition(".")[0] not in known for message in messages]
@@ -112,8 +114,9 @@ def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> Cl
 
 
 def _first(path: Sequence[Turn], own: Sequence[AgUiMessageIn]) -> tuple[Sequence[AgUiMessageIn], int]:
-    """Returns a client's messages from before the first message of the server, and the number of turns recorded from
-    them. A client knows these only by its own ids: with other ids they would appear as new.
+    """Returns the messages that the client had before the first message of the server, and the number of turns that
+    were recorded from these messages. They keep the client's ids, because the client would show messages with other ids
+    as new.
     """
     recorded = 2 * sum(1 for _ in takewhile(is_recorded, path[1::2]))
     said = sum(turn.role == "user" for turn in spoken(path[:recorded]))
@@ -136,7 +139,7 @@ def _said(message: AgUiUserMessageIn) -> str:
 
 
 async def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
-    """Returns the messages of a path. The URL of an upload is `uploads` and its id."""
+    """Returns the messages of a path. The URL of an upload is `uploads` followed by the upload's id."""
     messages, portions = list(ids.first), Portions()
     for turn in spoken(path[ids.recorded :]):
         await portions.pause()
@@ -168,10 +171,10 @@ def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | Non
 
 
 async def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds, portions: Portions) -> list[Json]:
-    """Returns the messages of an assistant turn: one for the text and the calls of each round, one for any other block.
-    A result follows its call, behind earlier results. There may be thousands of blocks.
+    """Returns the messages of an assistant turn: one message for the text and the calls of each round, and one for each
+    other block. A result follows the message of its call, after earlier results. A turn may have thousands of blocks.
     """
-    groups: list[list[Json]] = []  # a message, with the results of its calls
+    groups: list[list[Json]] = []  # each group is a message, followed by the results of its calls
     replies: dict[int, list[Json]] = {}
     called: dict[str, list[Json]] = {}
     rounds: dict[int, int] = {}
@@ -229,7 +232,9 @@ def _single_message(turn: UUID, block: Block) -> Json:
 
 
 def result_message(turn: UUID, closed: Closed) -> Json | None:
-    """The message of a call's result; also for a cut call, although no result will follow."""
+    """Returns the message for a call's result. An interrupted call also gets this message, because no real result will
+    follow. Returns None for other blocks.
+    """
     block = closed.block
     content: Any = block.text
     noted: Json = {}
@@ -244,7 +249,7 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
             if block.client_data is not None:
                 noted["data"] = parsed(block.client_data)
         case Close(runner=str()) if block.interrupted:
-            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # the index of its call
+            id, content, noted = f"{id}.result", "interrupted", {"is_error": True}  # this id has the index of the call
         case Close():
             return None
     metadata = {"metadata": noted} if noted else {}
@@ -252,8 +257,8 @@ def result_message(turn: UUID, closed: Closed) -> Json | None:
 
 
 def app_activity(turn: UUID, block: Block, blocks: Iterable[Block]) -> Json | None:
-    """The activity of a result with an app, as the middleware of AG-UI for MCP Apps emits it. `serverHash` identifies
-    the result: requests of the app contain it. `blocks` include the call.
+    """Returns the activity for a result with an app, in the form of the AG-UI middleware for MCP Apps. Requests from
+    the app contain `serverHash`, which identifies the result. `blocks` include the call.
     """
     if (app := app_of(block)) is None:
         return None
@@ -274,13 +279,15 @@ def _result_part(part: Mapping[str, Any]) -> Json:
 
 
 def text_metadata(block: Block) -> Json:
-    """The citations of a text, by the index of its block: the message may have several texts."""
+    """Returns the citations of a text. The key has the index of the text's block, because one message may have several
+    texts.
+    """
     citations = block_details(block).get("citations")
     return {f"citations.{block.index}": citations} if citations else {}
 
 
 def activity_of(block: Block) -> Json:
-    """A block without an AG-UI equivalent, with its members in the API."""
+    """Returns the activity for a block that has no message in AG-UI. Its members are named as in the API."""
     return {"activityType": block.type, "content": {"text": block.text, **block_details(block)}}
 
 
@@ -292,12 +299,12 @@ def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
 
 
 def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
-    """The decisions and answers that the turn waits for."""
+    """Returns the approvals and questions that the turn waits for."""
     return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", *QUESTIONS}, actions)]
 
 
 def pending_calls_of(turn: Turn) -> list[str]:
-    """The calls that the page must run."""
+    """Returns the ids of the calls that the page must run."""
     return [call_id(turn.id, round, each.tool_use_id) for round, each in _waiting(turn, {"client"}, None)]
 
 
@@ -331,7 +338,7 @@ def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
 
 
 def past_items(messages: Sequence[AgUiMessageIn]) -> Iterator[PastItem]:
-    """Converts messages of a client to a history. Raises RequestRefused."""
+    """Converts a client's messages to items of a history. Raises RequestRefused."""
     for message in messages:
         if isinstance(message, AgUiUserMessageIn):
             if blocks := blocks_in(message):

@@ -10,7 +10,7 @@ from turnstream.libraries.dialects.schemas import LenientBody, OpenBody, UiOptio
 
 
 class AgUiSourceIn(OpenBody):
-    """The bytes of a file in base64 (`data`), or its `url`."""
+    """A file: its bytes in base64 (`data`), or its `url`."""
 
     type: Storable | None = None
     value: Storable | None = None
@@ -80,7 +80,7 @@ class AgUiContextIn(LenientBody):
 
 
 class AgUiResumeIn(LenientBody):
-    """The answer to an interrupt."""
+    """The person's answer to an interrupt."""
 
     interrupt_id: Annotated[Storable, Field(alias="interruptId")]
     status: Literal["resolved", "cancelled"]
@@ -88,7 +88,7 @@ class AgUiResumeIn(LenientBody):
 
 
 class AgUiProxiedIn(LenientBody):
-    """A request of an MCP server's app, in the form of the AG-UI middleware for MCP Apps."""
+    """A request from an MCP server's app, in the form that the AG-UI middleware for MCP Apps sends."""
 
     server_hash: Annotated[Storable, Field(alias="serverHash", max_length=2000)] = ""
     server_id: Annotated[Storable, Field(alias="serverId", max_length=500)] = ""
@@ -97,14 +97,14 @@ class AgUiProxiedIn(LenientBody):
 
 
 class AgUiPropsIn(LenientBody):
-    """The options of a turn that an app forwards. With `proxied` the run is an app's request, without a message."""
+    """Options that an app forwards to a turn. If `proxied` is set, the run is an app's request and has no message."""
 
     turnstream: UiOptions = UiOptions()
     proxied: Annotated[AgUiProxiedIn | None, Field(alias="__proxiedMCPRequest")] = None
 
 
 class RunInput(LenientBody):
-    """The body of an HttpAgent (`RunAgentInput`)."""
+    """The body that an `HttpAgent` sends (`RunAgentInput`)."""
 
     thread_id: Annotated[Storable, Field(alias="threadId", min_length=1, max_length=500)]
     run_id: Annotated[Storable, Field(alias="runId", min_length=1, max_length=500)]
@@ -128,7 +128,7 @@ class RunInput(LenientBody):
 
 
 class AgUiThreadOut(BaseModel):
-    """A thread for `agent.setMessages`, with its waits."""
+    """A thread for `agent.setMessages`, with the interrupts and calls that it waits for."""
 
     model_config = ConfigDict(serialize_by_alias=True, populate_by_name=True)
 
@@ -144,8 +144,8 @@ class AgUiStopped(BaseModel):
 
 
 def blocks_in(message: AgUiUserMessageIn) -> list[dict[str, Any]]:
-    """Converts the content of a user message to blocks. Raises RequestRefused for a part that no model can receive from
-    here.
+    """Converts the content of a user message to blocks. Raises RequestRefused for a part that this dialect cannot pass
+    to a model.
     """
     return [_block(part) for part in message.parts if part.type != "text" or part.text]
 

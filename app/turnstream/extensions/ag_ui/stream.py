@@ -1,4 +1,4 @@
-"""The stream of a run: the common reader, with the encoder of AG-UI."""
+"""Streams a turn as a run, with the reader that all dialects share and the encoder of AG-UI."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
@@ -27,7 +27,8 @@ def run_stream(
     answered: Collection[str] = (),
 ) -> FrameResponse:
     """Streams the turn as a run. A run that `continues` a turn begins with all messages of the thread. `messages` are
-    the client's messages, `answered` the newly answered interrupts. The URL of an upload is `uploads` and its id.
+    the client's messages, and `answered` are the interrupts that were just answered. The URL of an upload is `uploads`
+    followed by the upload's id.
     """
     assert turn.parent_id is not None  # the turn answers a message
     path = partial(services.storage.turns.path, owner, turn.chat_id, turn.parent_id)
@@ -57,5 +58,5 @@ def response(services: Services, frames: AsyncGenerator[bytes, None]) -> FrameRe
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The client reports the error; its next connection needs a new credential."""
+    """Ends the run with an error that the client reports. The client's next connection needs a new credential."""
     return b"data: %b\n\n" % to_json({"type": "RUN_ERROR", "message": refusal.detail, "code": "access_ended"})

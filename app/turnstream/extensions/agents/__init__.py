@@ -1,4 +1,4 @@
-"""Agents as tools: each call posts a turn in a new chat, and the answer of the turn is the result of the call."""
+"""Agents as tools: each call posts a turn in a new chat, and the answer of this turn is the result of the call."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

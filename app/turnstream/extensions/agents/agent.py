@@ -1,4 +1,4 @@
-"""An agent: a prompt, tools and limits under a name."""
+"""Defines an agent: a named set of a prompt, tools and limits."""
 
 import json
 from collections.abc import Mapping
@@ -12,12 +12,17 @@ from turnstream.extensions.agents.context import ALL_FILES, TEXTS, ContextTurns
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`prompt` is its system prompt, `tools` are names of tools of the server. The defaults of `model` and of the
-    limits are the values of the calling turn. With `output`, a JSON schema, its answer is JSON that meets the schema;
-    `max_rounds` are then the model calls of one attempt at the output. `context` selects turns of the conversation for
-    the agent, and `context_blocks` their blocks: `text`, `files`, `results`, or names of tools for their results. With
-    `as_model` the agent's name is also a model name: a turn with that model is a turn of the agent. With `handoff`, its
-    answer becomes the answer of the calling turn.
+    """A named agent, which works in turns of its own.
+
+    `prompt` is its system prompt, and `tools` are names of tools of the server. Without `model` or `max_rounds`, the
+    values of the calling turn apply. `output` is a JSON schema that the agent's answer must meet; `max_rounds` then
+    limits the model calls of each attempt at the output.
+
+    `context` selects the turns of the conversation that the agent sees. `context_blocks` selects the blocks of these
+    turns: `text`, `files`, `results`, or a tool's name for the results of that tool.
+
+    With `as_model`, the agent's name is also a model name: a turn that names this model is a turn of the agent. With
+    `handoff`, the agent's answer becomes the answer of the calling turn.
     """
 
     name: str
@@ -34,7 +39,7 @@ class Agent:
 
 
 def output_spec(agent: Agent) -> OutputSpec | None:
-    """The required output of the agent's turns, if any."""
+    """Returns the output that the agent's turns must produce, if any."""
     if agent.output is None:
         return None
     wrapped = not is_of_an_object(agent.output)

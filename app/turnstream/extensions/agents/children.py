@@ -1,4 +1,4 @@
-"""The turns of agents. Each has its own chat, which belongs to the calling turn."""
+"""Starts and watches the turns of agents. Each such turn has its own chat, which belongs to the calling turn."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ _FAMILY = """family AS (
         UNION ALL
         SELECT turns.id FROM family JOIN chats ON of_turn = family.id JOIN turns ON chat_id = chats.id
     )"""
-# The number of agents above the chat, the number of children of the turn, and the title of the root chat.
+# Returns the number of agents above the chat, the number of children of the turn, and the title of the root chat.
 GET_FAMILY = Statement(
     """
     WITH RECURSIVE above AS (
@@ -61,7 +61,7 @@ GET_FAMILY = Statement(
     """,
     opens=[CHATS.named(id="root")],
 )
-# The progress of the turn and its descendants, and whether one of them waits for a person.
+# Returns the progress of the turn and its descendants, and whether one of them waits for a person.
 GET_PROGRESS = Statement(
     f"""
     WITH RECURSIVE {_FAMILY}
@@ -77,8 +77,9 @@ EXTEND_DEADLINE = Statement(
 )
 PUT_CHILD = Statement("UPDATE chats SET of_turn = :turn WHERE id = :chat RETURNING id")
 WAKE_WORKERS = Statement(f"SELECT pg_notify({CHANNEL}, '{QUEUED}')")
-# `wake_parent` does this in the transaction of the end, unless the row of the job is locked then. A person may set the
-# same labels: so the chat must belong to the turn of the job.
+# When a child ends, `wake_parent` wakes the job in the same transaction, unless another transaction has locked the row
+# of the job. This statement covers that case. A person may set the same labels, so the chat must belong to the job's
+# turn.
 WAKE_PARENT = Statement(
     f"""
     WITH woken AS (
@@ -89,8 +90,8 @@ WAKE_PARENT = Statement(
     SELECT id, pg_notify({CHANNEL}, '{JOBS}') FROM woken
     """
 )
-# A child is needed until its job is over. Only the first turn of the chat is the child: the messages of a person who
-# continues the chat have the same labels.
+# A child is needed until its job is over. Only the first turn of the chat is the child: if a person continues the chat,
+# the later turns have the same labels.
 GET_UNWANTED = Statement(
     f"""
     SELECT turns.id, pg_notify({CHANNEL}, '{UPDATED} ' || turns.id) FROM chats JOIN turns ON chat_id = chats.id
@@ -108,8 +109,8 @@ GET_UNWANTED = Statement(
 
 
 class Children(Hooks):
-    """Starts the turns of agents, reports their ends, and stops those whose call is over. Agents may call agents up to
-    `depth` levels deep, and a turn may call up to `most`.
+    """Starts the turns of agents, wakes the jobs of ended turns, and stops turns whose call is over. Agents may call
+    agents up to `depth` levels deep, and a turn may call at most `most` agents.
     """
 
     def __init__(self, context: Context, depth: int, most: int) -> None:
@@ -123,7 +124,9 @@ class Children(Hooks):
         self._look_now = asyncio.Event()
 
     async def begin(self, agent: Agent, call: ToolContext, task: str) -> dict[str, str] | Outcome:
-        """Posts the turn of a call, once, and returns its handle; or returns the outcome if no turn may start."""
+        """Posts the turn of a call, and returns its handle. If the call is repeated, no second turn is posted. Returns
+        an outcome if no turn may start.
+        """
         family = await self._database.row(GET_FAMILY, owner=call.owner, chat=call.chat_id, turn=call.turn_id)
         if family is None or family["depth"] is None:
             return Outcome("The chat of this call was deleted.", kind="refused")
@@ -161,14 +164,14 @@ class Children(Hooks):
         return {"chat": str(begun.assistant_turn.chat_id), "turn": str(begun.assistant_turn.id)}
 
     async def _path_of(self, agent: Agent, parent: Turn) -> Sequence[Turn]:
-        """The part of the calling turn's path for the agent."""
+        """Returns the part of the calling turn's path that the agent may see."""
         if agent.context == "none" or parent.parent_id is None:
             return [parent]
         return [*await self._turns.path_to(parent.parent_id), parent]
 
     async def _left_of(self, owner: str, parent: Turn, root: UUID) -> Limits | None:
-        """The limits of a child; None if a budget is used up. Tokens and cost are shared with the family. The time runs
-        for all turns together: the child has the remaining time of the calling turn.
+        """Returns the limits for a child, or None if a budget is used up. The whole family shares the budgets of tokens
+        and cost. The time runs for all turns at once, so the child gets the remaining time of the calling turn.
         """
         assert parent.request is not None
         limits, now = parent.request.limits, datetime.now(UTC)
@@ -180,7 +183,7 @@ class Children(Hooks):
         return replace(limits, budget_seconds=limits.budget_seconds - seconds_used(parent, now))
 
     def _request_of(self, agent: Agent, parent: TurnRequest, call: ToolContext) -> TurnRequest:
-        """The request of a child: the request of the calling turn, changed by the agent's own options."""
+        """Returns the request for a child: the request of the calling turn, changed by the agent's own options."""
         limits, params = parent.limits, without_format(parent.params)
         if agent.max_rounds is not None:
             limits = replace(limits, max_rounds=agent.max_rounds, hard_max_rounds=None)
@@ -203,7 +206,7 @@ class Children(Hooks):
         return self._context.toolset.offered(request)
 
     async def look(self, agent: Agent, owner: str, handle: Any) -> Outcome | None:
-        """The outcome of a child, None while it runs."""
+        """Returns the outcome of a child, or None while the child runs."""
         handle = {"chat": handle["chat"], "turn": handle["turn"]}
         try:
             turn = await self._turns.get(owner, UUID(handle["chat"]), UUID(handle["turn"]))
@@ -223,8 +226,9 @@ class Children(Hooks):
         return Outcome(f"{words}\n\nIt had written:\n\n{text}" if text else words, is_error=True, data=data)
 
     async def progress(self, handle: Any, job: UUID | None, seconds: float) -> dict[str, Any]:
-        """The handle with the progress of the child. The deadline of the call moves to `seconds` from now if the child
-        or a descendant has made progress since the handle, or waits for a person, with a time limit of its own.
+        """Returns the handle with the progress of the child. If the child or a descendant has made progress since the
+        handle, the deadline of the call moves to `seconds` from now. It also moves while one of them waits for a
+        person, because such a wait has its own time limit.
         """
         now = await self._database.row(GET_PROGRESS, turn=UUID(handle["turn"]))
         assert now is not None
@@ -233,7 +237,7 @@ class Children(Hooks):
         return {**handle, "rounds": now["rounds"]}
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """Searches for children of an ended turn, and wakes the job of an ended child again."""
+        """Starts a search for children of the ended turn. If the ended turn is a child, wakes its job once more."""
         if any(block.is_call for block in event.turn.blocks):
             self._look_now.set()  # the turn may have children
         job = None if event.turn.request is None else event.turn.request.labels.get("job")
@@ -241,7 +245,7 @@ class Children(Hooks):
             await self._database.rows(WAKE_PARENT, chat=event.turn.chat_id, job=job)
 
     async def run(self) -> None:
-        """Stops turns of agents whose call is over, until it is cancelled."""
+        """Stops the turns of agents whose call is over, until this task is cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_INTERVAL):
@@ -251,7 +255,7 @@ class Children(Hooks):
                 await self.stop_unwanted()
 
     async def stop_unwanted(self) -> int:
-        """Cancels the turns of agents whose call is over, and returns their number."""
+        """Cancels the turns of agents whose call is over, and returns the number of these turns."""
         unwanted = await self._database.rows(GET_UNWANTED)
         for row in unwanted:
             await self._database.row(CANCEL_TURN, turn=row["id"], withdraws=False)
@@ -262,15 +266,15 @@ class Children(Hooks):
 
 
 def answer_of(turn: Turn) -> str:
-    """Returns the text behind the last call. The text may have several rounds: an interrupted reply continues in the
-    next round.
+    """Returns the text after the last call. The text may span several rounds, because an interrupted reply continues in
+    the next round.
     """
     calls = [block.round for block in turn.blocks if block.is_call]
     return "".join(block.text for block in turn.blocks if block.type == TEXT and block.round > max(calls, default=-1))
 
 
 def without_format(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters without a format of the reply."""
+    """Returns the parameters without those that set a format of the reply."""
     kept = {name: value for name, value in params.items() if name not in {"response_format", "output_config"}}
     config = {name: value for name, value in (params.get("output_config") or {}).items() if name != "format"}
     return {**kept, "output_config": config} if config else kept

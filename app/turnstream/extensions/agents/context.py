@@ -1,4 +1,4 @@
-"""The part of the calling conversation for an agent: blocks before its task."""
+"""Selects the part of the calling conversation that an agent sees before its task."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from turnstream.domain.kinds import FILES, TEXT, TOOL_RESULT, USER_TEXT
 from turnstream.domain.results import result_as_text
 from turnstream.domain.turns import Turn
 
-# The turns: none, the answered message with the answer so far, or all from the root.
+# The turns that the agent sees: none, the answered message with the answer so far, or all turns from the root.
 ContextTurns = Literal["none", "last_turn", "path"]
 TEXTS, ALL_FILES, RESULTS = "text", "files", "results"
 KINDS_OF_BLOCKS = (TEXTS, ALL_FILES, RESULTS)
@@ -19,8 +19,8 @@ _HEAD = "The conversation so far, in which you were called. Your task follows be
 
 
 def message_of_task(path: Sequence[Turn], turns: ContextTurns, selected: Sequence[str], task: str) -> list[Block]:
-    """Returns the message of an agent: the `selected` blocks of the conversation up to the calling turn, then the task.
-    `selected` are kinds of blocks, and tool names for their results.
+    """Returns the first message of an agent: the `selected` blocks of the conversation up to the calling turn, then the
+    task. `selected` are kinds of blocks, and names of tools whose results are included.
     """
     given = list(_given(path, turns, selected))
     words = "\n\n".join(_as_text(block, name) for block, name in given if block.type not in FILES)
@@ -34,7 +34,7 @@ def message_of_task(path: Sequence[Turn], turns: ContextTurns, selected: Sequenc
 
 
 def _given(path: Sequence[Turn], turns: ContextTurns, selected: Sequence[str]) -> Iterator[tuple[Block, str]]:
-    """The blocks, each behind the name of its kind."""
+    """Yields each selected block with the name of its kind."""
     if turns == "none":
         return
     sent = without_withdrawn(path)

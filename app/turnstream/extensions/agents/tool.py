@@ -1,4 +1,4 @@
-"""The tool of an agent, as a background tool: a call holds no slot while the agent works."""
+"""The tool of an agent. It is a background tool, so a call holds no slot while the agent works."""
 
 import json
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from turnstream.tools.toolset import Toolset
 if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
-_MOST_ANSWER = 1_000_000  # characters
-_LOOK = 30.0  # seconds between two checks of a child's progress, and of its end if no report comes
+_MOST_ANSWER = 1_000_000  # most characters of an answer that is handed over
+_LOOK = 30.0  # seconds between two checks of a child's progress; a check also detects an end that was not reported
 _SEES: Mapping[ContextTurns, str] = {
     "none": "it sees nothing else",
     "last_turn": "it sees nothing else but the last message of the user and your answer so far",
@@ -46,14 +46,14 @@ class AgentTable(PolicyTable):
 
 @dataclass(slots=True)
 class _Place:
-    """The server of the tool."""
+    """Holds the `Children` of the server that offers the tool."""
 
     children: "Children | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """The calls of one agent."""
+    """Runs the calls of one agent."""
 
     job_kind: ClassVar = "child"
 
@@ -64,7 +64,9 @@ class AgentTool:
 
     @property
     def preset(self) -> Preset | None:
-        """The fixed options of turns with the agent as their model; None if the agent is not a model name."""
+        """Returns the fixed options for turns that name the agent as their model. Returns None if the agent's name is
+        no model name.
+        """
         agent = self.agent
         if not agent.as_model:
             return None
@@ -94,13 +96,13 @@ class AgentTool:
 
 
 def agent_tool(agent: Agent, **options: Any) -> AgentTool:
-    """The tool of an agent, with `options` of its policy. Raises ValueError."""
+    """Returns the tool of an agent; `options` are the options of its policy. Raises ValueError."""
     check_name(agent.name)
     if agent.handoff:
         if options.get("reports"):
             raise ValueError("`handoff` must be left out for an agent with `reports`: its turn waits for no answer")
-        options = {"max_result_chars": _MOST_ANSWER, **options}  # the answer of the turn is complete
-    # The start of a child can be repeated: the job is its key.
+        options = {"max_result_chars": _MOST_ANSWER, **options}  # the turn's answer must not be shortened
+    # The start of a child can be repeated, because the job is its idempotency key.
     task = {"type": "string", "description": f"all that the agent must know: {_SEES[agent.context]}"}
     schema = {"type": "object", "properties": {"task": task}, "required": ["task"], "additionalProperties": False}
     spec = ToolSpec(agent.name, agent.description, json.dumps(schema), retry_safe=True)
@@ -108,8 +110,8 @@ def agent_tool(agent: Agent, **options: Any) -> AgentTool:
 
 
 def bind(toolset: Toolset, children: "Children") -> bool:
-    """Connects the agents of the toolset to `children`. False for a toolset without agents. Raises ConfigError for a
-    missing tool of an agent, and for an invalid output schema.
+    """Connects the agents of the toolset to `children`. Returns False if the toolset has no agents. Raises ConfigError
+    if an agent names a missing tool or has an invalid output schema.
     """
     found = [tool for tool in toolset.own if isinstance(tool, AgentTool)]
     for tool in found:

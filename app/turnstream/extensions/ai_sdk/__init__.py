@@ -1,4 +1,4 @@
-"""A dialect: the protocol of Vercel's AI SDK, for `useChat`."""
+"""A dialect: serves turns over the protocol of Vercel's AI SDK, for `useChat`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The calls of Vercel's AI SDK."""
+"""The API calls of the dialect for Vercel's AI SDK."""
 
 from functools import partial
 

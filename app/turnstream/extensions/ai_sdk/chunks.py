@@ -1,4 +1,4 @@
-"""The events of a turn as chunks of the AI SDK's UI message stream, protocol v1."""
+"""Encodes the events of a turn as chunks of the AI SDK's UI message stream, protocol v1."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
@@ -53,8 +53,8 @@ DONE = b"data: [DONE]\n\n"
 class UiEncoder:
     """Encodes one turn for one reader. `now` returns the turn from its rows.
 
-    A round is a step of the SDK. The SDK has no cursor, and discards blocks only with their whole step: after a reset,
-    the remaining blocks of the step are sent again.
+    A round is a step of the SDK. The SDK has no cursor, and can discard only a whole step: after a reset, the blocks of
+    the step that remain valid are sent again.
     """
 
     def __init__(self, turn: Turn, now: Callable[[], Turn]) -> None:
@@ -64,24 +64,24 @@ class UiEncoder:
         self._delta_head = b""
         self._step_is_open = False
         self._step_is_void = False
-        self._step_is_of_client = False  # stays true after the calls were voided
+        self._step_is_of_client = False  # stays true after a reset voids the calls
         self._approvals: dict[str, str] = {}
         self._questions = set[str]()
 
     def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
-        if isinstance(event, BlockDelta):  # the token path
+        if isinstance(event, BlockDelta):  # most events are deltas, so they take a short path
             return b"%b%b}\n\n" % (self._delta_head, to_json(event.text)) if self._delta_head else b""
         return _frames(self._chunks(event)) + (DONE if isinstance(event, TurnEnd) else b"")
 
     def resumed(self, marks: Sequence[Mark]) -> bytes:
-        """The first chunk for a client that has the turn's message up to these marks."""
+        """Returns the first chunk for a client that already has the turn's message up to these marks."""
         for mark in marks:
             self._projection.take(mark)
         self._step_is_of_client = bool(calls_of_client(self._projection.round))
         return _frames([{"type": "start", "messageId": self._turn.id}])
 
     def waiting(self) -> bytes:
-        """The end of the stream, for a turn that waits for a client or a person."""
+        """Returns the end of the stream, for a turn that waits for a client or a person."""
         metadata = {"status": "waiting"}
         finish = {"type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata}
         return _frames([*self._end_of_step(), finish]) + DONE
@@ -103,7 +103,8 @@ class UiEncoder:
             case ActionRequired(actions=actions):
                 for action in actions:
                     call, approval = action.tool_use_id, approval_id(action.tool_use_id, action.digest)
-                    # The event of an elicitation contains all waits, so an approval may be repeated.
+                    # The event of an elicitation repeats all waits of the turn, so an approval may appear a second
+                    # time.
                     if action.kind == "approval" and self._approvals.get(call) != approval:
                         self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
@@ -193,7 +194,7 @@ class UiEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         yield from self._end_of_step()
-        if self._step_is_of_client:  # otherwise the SDK would repeatedly send the results of the last step
+        if self._step_is_of_client:  # without an empty step, the SDK would send the results of the last step repeatedly
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
             yield {"type": "message-metadata", "messageMetadata": end_metadata(end, self._now())}
@@ -206,7 +207,7 @@ class UiEncoder:
 
 
 def _question(action: RequiredAction) -> Json:
-    """The data part of a sign-in, or of a question; the answer through the API contains the digest."""
+    """Returns the data part for a sign-in or a question. An answer through the API must contain the digest."""
     if action.kind == "sign_in":
         return {"type": "data-sign-in", "data": parsed(action.input)}
     return {"type": "data-question", "data": {**parsed(action.input), "input_digest": action.digest}}

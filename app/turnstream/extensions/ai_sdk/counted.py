@@ -1,4 +1,4 @@
-"""Streams for the AI SDK's workflow transport, which resumes by the number of received chunks."""
+"""Encodes streams for the AI SDK's workflow transport, which resumes a stream by the number of received chunks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,16 +9,18 @@ from turnstream.domain.events import BlockDelta, BlockStop, Event, Notice, Reset
 from turnstream.domain.turns import Turn
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 
-UNIT = 16  # characters of each text chunk, except the last of a block
+UNIT = 16  # characters of each text chunk, except the last chunk of a block
 
 
 class CountedEncoder:
-    """Encodes a turn so that its n-th chunk is the same on every connection: text is cut at fixed offsets, and notices
-    are omitted. The first `skip` chunks are not sent.
+    """Encodes a turn so that its n-th chunk is the same on every connection. Text is split at fixed offsets, and
+    notices are omitted. The first `skip` chunks are not sent.
 
-    A later attempt may have voided chunks of the client's count. Such an attempt has its own marks; if a mark is
-    skipped, the stream ends with an error (`is_lost`), and the client must read the answer from its beginning. `before`
-    is the attempt before the stream's first one, `now` returns the turn.
+    A later attempt may have voided chunks that the client has counted. Each attempt has its own marks: if the mark of
+    such an attempt is among the skipped chunks, `is_lost` is set. The stream then ends with an error, and the client
+    must read the answer from its beginning.
+
+    `before` is the attempt before the first attempt of the stream, and `now` returns the turn.
     """
 
     def __init__(self, encoder: UiEncoder, skip: int, before: int, now: Callable[[], Turn]) -> None:
@@ -39,26 +41,26 @@ class CountedEncoder:
             self._held = ""
             self.is_lost |= self._left > 0
             return self.passed(self._encoder(event, cursor))
-        # The last chunk of a block may be shorter than the others: the rest of the text is sent at the end of the
-        # block.
+        # The last chunk of a block may be shorter than the others, because the rest of the text is sent when the block
+        # ends.
         if self._left:
             self.is_lost |= any(self._before < each < event.attempt for each in self._now().lineage)
         rest = b""
         if isinstance(event, BlockStop):
             rest = self._text(BlockDelta(event.block.index, 0, ""), len(self._held))
-        # The transport repeats its request until it gets a `finish`, which a failed turn does not have.
+        # The transport repeats its request until it receives a `finish`, but a failed turn has no `finish`.
         failed = isinstance(event, TurnEnd) and event.error is not None
         end = b'data: {"type":"finish","finishReason":"error"}\n\n' if failed else b""
         return rest + self.passed(self._encoder(event, cursor) + end)
 
     def _text(self, delta: BlockDelta, length: int) -> bytes:
-        """Encodes the first `length` of the delayed characters."""
+        """Encodes the first `length` of the characters that are held back."""
         pieces = [self._held[start : min(start + UNIT, length)] for start in range(0, length, UNIT)]
         self._held = self._held[length:]
         return b"".join(self.passed(self._encoder(replace(delta, text=piece), None)) for piece in pieces)
 
     def passed(self, frames: bytes) -> bytes:
-        """The frames that the client does not have."""
+        """Returns the frames that the client does not have yet."""
         if not self._left or not frames:
             return frames
         chunks = frames.split(b"\n\n")[:-1]

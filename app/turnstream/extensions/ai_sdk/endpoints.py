@@ -1,4 +1,4 @@
-"""Handlers for `useChat` of the AI SDK, with chats in the SDK's own protocol."""
+"""Handlers for the AI SDK's `useChat`, which reads and continues chats in the SDK's own protocol."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -62,17 +62,19 @@ _RUN = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.([0-9]{1,9})"
 
 
 async def converse(request: Request) -> Response:
-    """Posts a message, answers waiting calls, or generates an answer again; responds with the stream."""
+    """Posts a message, answers waiting calls, or generates an answer again. Responds with the stream."""
     return ui_stream(*await _conversed(request))
 
 
 async def converse_counted(request: Request) -> Response:
-    """As `converse`, for a client that counts the chunks."""
+    """Does the same as `converse`, for a client that counts the chunks."""
     return counted_stream(*await _conversed(request))
 
 
 async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[str] | None]:
-    """Returns the turn to stream, and the client's calls if it has the beginning of the turn."""
+    """Returns the turn to stream. If the client has the beginning of this turn, also returns the ids of the client's
+    calls.
+    """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, UiRequest)
     key = idempotency_key_of(request, body)
@@ -97,7 +99,9 @@ async def _conversed(request: Request) -> tuple[Services, str, Turn, Collection[
 
 
 async def resume_counted(request: Request) -> Response:
-    """Streams an answer from a chunk on. The id is a run id, `CHAT.TURN.PLACE`, or a chat for its newest answer."""
+    """Streams an answer, starting at a given chunk. The id is a run id, `CHAT.TURN.PLACE`, or a chat id, which selects
+    the newest answer of the chat.
+    """
     services, owner = services_and_owner(request)
     id, _, run = request.path_params["id"].partition(".")
     chat = await chat_of(services, identity_of(request), id)
@@ -119,7 +123,9 @@ async def resume_counted(request: Request) -> Response:
 
 
 async def resume_answer(request: Request) -> Response:
-    """Streams an answer from its beginning: the named one, or the newest unless it ended long ago."""
+    """Streams an answer from its beginning: the answer that the query names, or the newest answer unless it ended long
+    ago.
+    """
     services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     named = id_in_query(request, "turn")
@@ -131,7 +137,7 @@ async def resume_answer(request: Request) -> Response:
 
 
 async def list_messages(request: Request) -> Response:
-    """Returns the path to the newest turn as messages for `useChat({messages})`."""
+    """Returns the turns on the path to the newest turn, as messages for `useChat({messages})`."""
     services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     path, uploads = await newest_path(services, owner, id), path_for(request, "/api/uploads/")
@@ -144,7 +150,7 @@ async def list_messages(request: Request) -> Response:
 
 
 async def stop_chat(request: Request) -> Response:
-    """Cancels all open turns of the chat: the SDK's `stop()` only closes its connection."""
+    """Cancels all open turns of the chat. The SDK's `stop()` is not enough: it only closes the client's connection."""
     services, owner = services_and_owner(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     return json_response(UiStopped(stopped=await stop_all(services, owner, id)))
@@ -175,7 +181,9 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest, key
 
 
 async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, key: IdempotencyKey | None) -> Exchange:
-    """Continues from results without a waiting turn, behind the last answer of the chat. Raises RequestRefused."""
+    """Creates a turn that continues the last answer of the chat with tool results for which no turn waits. Raises
+    RequestRefused.
+    """
     last = sent.all_messages[-1]
     named = [each.id if each.role == "assistant" else "" for each in sent.all_messages]
     before, known = await last_answer(services, owner, chat, named)
@@ -192,7 +200,7 @@ async def _go_on(services: Services, owner: str, chat: UUID, sent: UiRequest, ke
 
 
 async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
-    if sent.tools is None and not sent.system:  # from transports other than assistant-ui's
+    if sent.tools is None and not sent.system:  # the request comes from another transport than assistant-ui's
         return sent.turnstream
     tools = [page_tool(name, tool.description, tool.parameters) for name, tool in (sent.tools or {}).items()]
     page = PageOptions(None if sent.tools is None else tools, sent.system or "")
@@ -200,8 +208,8 @@ async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, 
 
 
 async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiRequest) -> tuple[Turn | None, int]:
-    """Returns the last listed answer before the message, and the number of messages up to it; before an edited message,
-    a recorded answer counts, too: the client does not have its id.
+    """Returns the last listed answer before the message, and the number of messages up to this answer. Before an edited
+    message, this may be a recorded answer, whose id the client does not know.
     """
     before = sent.messages if sent.message else sent.messages[:-1]
     named = [each.id if each.role == "assistant" else "" for each in before]
@@ -213,14 +221,14 @@ async def _answer_before(services: Services, owner: str, chat: UUID, sent: UiReq
 
 
 def _place(sent: UiRequest, before: Turn | None) -> Parent:
-    """Behind the answer before; at the root for an edited first message."""
+    """Returns the place of a message: after the answer `before`, or at the root for an edited first message."""
     if before is not None:
         return before.id
     return None if sent.message_id and not sent.message else "newest"
 
 
 def _key(chat: UUID, message: UiMessageIn, place: Parent) -> IdempotencyKey | None:
-    """The key of a message at its position: repeated requests have the same key."""
+    """Returns the key of a message at its place: repeated requests have the same key."""
     if not message.id:
         return None
     return key_of("ai-sdk", chat, message.id, str(place), message.parts)
@@ -240,7 +248,7 @@ async def _regenerate(
 
 
 async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
-    """The named answer, or the newest answer to the last message."""
+    """Returns the answer that the request names, or the newest answer to the last message."""
     if sent.message_id and (turn := await turn_of(services, owner, chat, sent.message_id, "assistant")):
         return turn
     message = sent.all_messages[-1]
@@ -259,8 +267,8 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
 async def _answer_calls(
     services: Services, identity: Identity, chat: UUID, message: UiMessageIn
 ) -> tuple[Services, str, Turn, Collection[str]] | None:
-    """Stores the message's answers for waiting calls. The rest of the turn is streamed. Returns None for a message
-    outside of this chat.
+    """Stores the message's answers to waiting calls, and returns the turn, whose rest is then streamed. Returns None
+    for a message from outside of this chat.
     """
     owner = identity.owner
     turn = await turn_of(services, owner, chat, message.id, "assistant")
@@ -277,7 +285,7 @@ async def _answer_calls(
 
 
 def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
-    """Decisions about the open asks of the turn. `calls` are the tool parts of a message by call id."""
+    """Returns the decisions about the open asks of the turn. `calls` are the tool parts of a message, by call id."""
     waiting = [(ask, calls[ask.tool_use_id]) for ask in turn.asks if ask.answer is None and ask.tool_use_id in calls]
     found = [_result(ask, part) if ask.kind == "client" else _approval(ask, part) for ask, part in waiting]
     return [decision for decision in found if decision is not None]

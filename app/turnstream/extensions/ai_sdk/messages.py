@@ -1,4 +1,4 @@
-"""Turns as UI messages of the AI SDK, equal to the messages that their streams build."""
+"""Converts turns to UI messages of the AI SDK that equal the messages that the SDK builds from their streams."""
 
 from collections.abc import Iterator, Sequence
 from typing import assert_never
@@ -40,7 +40,9 @@ ENDED_CALLS = frozenset({"output-available", "output-error"})
 
 
 async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageOut:
-    """Returns the message of a turn, with its complete blocks. The URL of an upload is `uploads` and its id."""
+    """Returns the message of a turn, with its complete blocks. The URL of an upload is `uploads` followed by the
+    upload's id.
+    """
     if turn.role == "user":
         return UiMessageOut(
             id=str(turn.id), role="user", metadata={}, parts=[_user_part(block, uploads) for block in turn.blocks]
@@ -55,7 +57,7 @@ async def ui_message(turn: Turn, uploads: str, portions: Portions) -> UiMessageO
 
 
 def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
-    """Converts messages of a client to a history: texts, files, and calls with results. Raises RequestRefused."""
+    """Converts a client's messages to items of a history: texts, files, calls with results. Raises RequestRefused."""
     for message in messages:
         if message.role == "user" and (blocks := blocks_in(message.parts)):
             yield PastMessage(blocks)
@@ -72,7 +74,9 @@ def past_items(messages: Sequence[UiMessageIn]) -> Iterator[PastItem]:
 
 
 def _output_in(part: Json) -> str:
-    """Returns the result that the model got. For a result with an app this is its text, without data for clients."""
+    """Returns the result that the model received. For a result with an app, this is the text, without the data for
+    clients.
+    """
     output = part.get("output")
     if not part.get("toolMetadata") or not isinstance(output, dict) or not isinstance(output.get("content"), list):
         return output_text(output)

@@ -1,4 +1,4 @@
-"""Blocks as parts of the AI SDK, equal in stored and streamed messages."""
+"""Converts blocks to parts of the AI SDK. Stored messages and streams have equal parts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def end_metadata(end: TurnEnd, turn: Turn) -> Json:
 
 
 def runs_here(runner: Runner | None) -> Json:
-    """Marks calls that the page must not run, which the SDK regards as calls of the provider."""
+    """Returns a mark for calls that the page must not run: the SDK treats such a call as a call of the provider."""
     return {} if runner == "client" else {"providerExecuted": True}
 
 
@@ -50,19 +50,19 @@ def input_json(block: Block) -> Any:
 
 
 def output_json(text: str) -> Any:
-    """The value of a JSON object or list; for other results the text for the model."""
+    """Returns the value if the text is a JSON object or list, otherwise the text itself, as the model received it."""
     value = parsed(text) if text.lstrip()[:1] in {"{", "["} else text
     return value if isinstance(value, dict | list) else text
 
 
 def approval_id(tool_use_id: str, digest: str) -> str:
-    """The id of an approval: the call, and the digest of the input on display."""
+    """Returns the id of an approval: the call, and the digest of the input that the person sees."""
     return f"{tool_use_id}:{digest}"
 
 
 def result_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """The result of a call, with its state in the SDK's terms. The result of a tool with an app has the SDK's metadata
-    of MCP Apps, in the form of the SDK's own MCP client.
+    """Returns the result of a call, with its state in the SDK's terms. For a tool with an app, the result has the SDK's
+    metadata for MCP Apps, in the form that the SDK's own MCP client uses.
     """
     if approval_json(block, asks).get("approved") is False:
         return {"state": "output-denied"}
@@ -76,13 +76,17 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def client_data_part(block: Block) -> Json:
-    """A result's data for clients, by the id of its call: the SDK's parts of tools have no member for it."""
+    """Returns the part with a result's data for clients. Its id is the id of the call: the SDK's tool parts have no
+    member for such data.
+    """
     data = parsed(block.client_data or "null")
     return {"type": "data-tool-data", "id": block.tool_use_id, "data": {"name": block.name, "data": data}}
 
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """A person's decision about the call of `block`, a call or its result; empty if there is none."""
+    """Returns the person's decision about a call, or an empty object if there is no decision. `block` is the call or
+    its result.
+    """
     ask = next((ask for ask in asks if ask.kind == "approval" and ask.key == block.key), None)
     if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
         return {}
@@ -91,7 +95,7 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def sources_of(block: Block) -> Iterator[Json]:
-    """Yields the citations of a block: citations of web pages as the SDK's sources, others as data parts."""
+    """Yields the citations of a block: citations of web pages as the SDK's sources, other citations as data parts."""
     citations = block_details(block).get("citations")
     for number, citation in enumerate(citations if isinstance(citations, list) else ()):
         identity = f"{block.index}.{number}"
@@ -104,6 +108,6 @@ def sources_of(block: Block) -> Iterator[Json]:
 
 
 def data_part(block: Block) -> Json:
-    """A block without an AI SDK equivalent, with its members in the API."""
+    """Returns the data part for a block that has no part in the AI SDK. Its members are named as in the API."""
     name = block.type.replace("_", "-")
     return {"type": f"data-{name}", "id": str(block.index), "data": {"text": block.text, **block_details(block)}}

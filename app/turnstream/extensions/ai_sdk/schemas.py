@@ -1,4 +1,4 @@
-"""Models of `useChat` of the AI SDK. Unknown members are ignored: the SDK sends more than needed."""
+"""Models for the AI SDK's `useChat`. Unknown members are ignored, because the SDK sends more than this server needs."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,8 +22,8 @@ class UiToolIn(LenientBody):
 
 
 class UiRequest(LenientBody):
-    """The body of a DefaultChatTransport. An app may send only the last `message`. Assistant-ui's transport sends
-    `system` and `tools` (tools of the page).
+    """The body that a DefaultChatTransport sends. An app may send only the last `message`. Assistant-ui's transport
+    also sends `system`, and the page's own `tools`.
     """
 
     id: Annotated[Storable, Field(min_length=1, max_length=500)]
@@ -61,7 +61,7 @@ class UiStopped(BaseModel):
 def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Converts the parts of a user message to blocks. Raises RequestRefused for an invalid file."""
     blocks: list[dict[str, Any]] = []
-    for part in parts:  # other parts (data, sources) are not for the model
+    for part in parts:  # other parts (data, sources) are not meant for the model
         if part.get("type") == "text" and part.get("text"):
             blocks.append({"type": "text", "text": part["text"]})
         elif part.get("type") == "file":
@@ -70,7 +70,9 @@ def blocks_in(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:
-    """The block of a file: its URL contains its bytes, or names an upload. Raises RequestRefused."""
+    """Returns the block for a file. The file's URL contains the bytes or names an upload. Raises RequestRefused for
+    another URL.
+    """
     url = str(part.get("url", ""))
     source = source_of_url(url)
     if source is None:

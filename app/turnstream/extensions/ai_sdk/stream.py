@@ -1,4 +1,4 @@
-"""The UI message stream of a turn: the common reader, with the SDK's encoder."""
+"""Streams a turn as UI messages, with the reader that all dialects share and the encoder for the AI SDK."""
 
 from collections.abc import AsyncGenerator, Collection
 
@@ -19,8 +19,8 @@ HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 
 
 def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str] | None = None) -> FrameResponse:
-    """Streams the turn from its beginning. A client with the turn up to its last wait gets the rest; `known` are the
-    calls of such a client.
+    """Streams the turn from its beginning. If the client already has the turn up to the last wait, streams only the
+    rest; `known` are then the ids of the client's calls.
     """
     view = current_view(services, turn)
     return _response(services, turn, _frames(services, owner, view, _cursor_of(view, known)))
@@ -34,14 +34,14 @@ def counted_stream(
     place: int = 0,
     start: int = 0,
 ) -> FrameResponse:
-    """As `ui_stream`, but from the chunk `start` of a stream that began at `place` of the log. A negative `start` means
-    the beginning: the client needs it for the parts of a message.
+    """Streams as `ui_stream` does, but begins with the chunk `start` of a stream that began at `place` of the log. A
+    negative `start` selects the beginning, because the client needs all chunks to build the parts of a message.
     """
     view = current_view(services, turn)
     cursor = Cursor(view.attempt, place) if place else _cursor_of(view, known)
     response = _response(services, turn, _frames(services, owner, view, cursor, max(start, 0)))
     response.headers["x-workflow-run-id"] = f"{turn.chat_id}.{turn.id}.{cursor.place}"
-    if start < 0:  # the client derives the number of its first chunk, 0, from the header
+    if start < 0:  # the client computes the number of its first chunk, which is 0, from this header
         response.headers["x-workflow-stream-tail-index"] = str(-start - 1)
     return response
 
@@ -49,7 +49,7 @@ def counted_stream(
 async def _frames(
     services: Services, owner: str, view: LiveView, cursor: Cursor, skip: int | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """With `skip`, chunks are counted, and the first `skip` are omitted."""
+    """Yields the frames of a stream. If `skip` is set, chunks are counted and the first `skip` chunks are omitted."""
     encoder = UiEncoder(view.turn, lambda: reader.view.turn)
     before = view.marks[cursor.place - 1].attempt if 0 < cursor.place <= len(view.marks) else 0
     counted = None if skip is None else CountedEncoder(encoder, skip, before, lambda: reader.view.turn)
@@ -75,18 +75,20 @@ async def _frames(
 
 def _response(services: Services, turn: Turn, frames: AsyncGenerator[bytes, None]) -> FrameResponse:
     response = dialect_response(services, frames, _access_ended)
-    # The value with which assistant-ui resumes, for any id of the chat.
+    # Assistant-ui resumes with this value, and the value may be any id of the chat.
     response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDK reports the error; the client needs a new credential to resume."""
+    """Ends the stream with an error that the SDK reports. To resume, the client needs a new credential."""
     return b"data: %b\n\n" % to_json({"type": "error", "errorText": refusal.detail})
 
 
 def _cursor_of(view: LiveView, known: Collection[str] | None) -> Cursor:
-    """The beginning, or the cursor behind the last wait whose calls the client has. Known results may be sent again."""
+    """Returns the beginning, or the cursor after the last wait whose calls the client has. The client may receive known
+    results a second time.
+    """
     if known is None:
         return START
     for place, mark in reversed(list(view.marks.places_of(ActionRequired))):

@@ -1,4 +1,4 @@
-"""Models of Anthropic's Messages API."""
+"""Connects models through Anthropic's Messages API."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A dialect: Anthropic's Messages API under /v1."""
+"""A dialect: serves Anthropic's Messages API under /v1."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""The table of the calls under /v1 in Anthropic's terms. Anthropic documents their responses; /openapi.json describes
-their requests.
+"""The table of the calls under /v1, in Anthropic's terms. Anthropic documents the responses of these calls;
+/openapi.json describes their requests.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ from turnstream.extensions.anthropic_api.schemas import AnthropicError, CountIn,
 
 _H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("send", "chat", "approve")
-# In `writes`, each exchange of an unknown history counts as one.
+# The limit `writes` counts each exchange of an unknown history as one write.
 _POSTS: tuple[Limit, ...] = ("requests", "queued_turns", "streams")
 _PAGE = (
     Query("limit", "the most that are returned", 20, 1000),
@@ -51,7 +51,7 @@ ENDPOINTS = (
         limits=("requests",),
     ),
 )
-# OpenAI's API has the same paths.
+# OpenAI's API has the same paths, so the header `anthropic-version` decides which API answers.
 SHARED = (
     _call("GET /v1/models", models.list_models, "The models of this server", queries=_PAGE),
     _call("GET /v1/models/{model:path}", models.get_model, "One model"),
@@ -59,7 +59,7 @@ SHARED = (
 
 
 async def _no_call(request: Request) -> Response:
-    """The SDKs have many more calls; their errors show only a text in Anthropic's form."""
+    """Responds with 404. The SDKs have many more calls, and show an error's text only if it has Anthropic's form."""
     name = f"{request.method} {request.url.path}"
     return await refusal(
         request, NotFound(f"This server has no call {name}; docs/anthropic.md lists the available calls.")
@@ -67,7 +67,7 @@ async def _no_call(request: Request) -> Response:
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:
-    """Returns the answer, with refusals in Anthropic's form."""
+    """Returns the answer to a call. A refusal gets Anthropic's form."""
     request = _with_token(request)
     try:
         return await answer(request, endpoint)
@@ -78,7 +78,9 @@ async def _answer(request: Request, endpoint: Endpoint) -> Response:
 
 
 def _with_token(request: Request) -> Request:
-    """Returns the request with its `x-api-key` as a bearer token, as all calls of this server expect."""
+    """Returns the request with its `x-api-key` as a bearer token, because all calls of this server expect a bearer
+    token.
+    """
     headers = MutableHeaders(raw=list(request.scope["headers"]))
     if "authorization" not in headers and (key := headers.get("x-api-key")):
         headers["authorization"] = f"Bearer {key}"
@@ -103,7 +105,8 @@ GROUPS = (
         _ABOUT,
         answer=_answer,
         routes=(Route("/v1/{call:path}", HandlerApp(_no_call)),),
-        # OpenAI's files are uploads with other members. Messages contain their files.
+        # At these paths, the server offers uploads in OpenAI's form, so clients of Anthropic's API are refused. These
+        # clients send files within messages.
         refused=(Route("/v1/files", HandlerApp(_no_call)), Route("/v1/files/{call:path}", HandlerApp(_no_call))),
         foreign=_FOREIGN,
         header=_VERSION,

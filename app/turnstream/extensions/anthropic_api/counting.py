@@ -1,4 +1,4 @@
-"""The handler for token counts of requests."""
+"""Handles requests that count the tokens of a message."""
 
 from starlette.requests import Request
 from starlette.responses import Response

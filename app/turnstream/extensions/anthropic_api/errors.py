@@ -1,4 +1,4 @@
-"""Refusals and failures in Anthropic's form; its SDKs choose the class of their error by the status."""
+"""Encodes refusals and failures in Anthropic's form. Anthropic's SDKs choose an error's class by its HTTP status."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,7 +23,7 @@ from turnstream.kit.requirements import sentence
 from turnstream.libraries.dialects.failures import failure_class
 from turnstream.libraries.dialects.streams import wait_headers
 
-# Fields of a turn's options by their names in Anthropic's requests.
+# Maps fields of a turn's options to their names in Anthropic's requests.
 _RENAMED = {
     "blocks": "messages",
     "labels": "metadata",
@@ -32,7 +32,7 @@ _RENAMED = {
     "parent_id": "messages",
     "system_prompt": "system",
 }
-_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # with other member names than turnstream's
+_WHOLE = frozenset({"blocks", "parent_id", "labels", "limits"})  # the API has other names for their members
 _STATUSES = {
     "invalid_request_error": 400,
     "request_too_large": 413,
@@ -43,7 +43,7 @@ _STATUSES = {
 
 
 class ThreadRefused(NotFound):
-    """A thread cannot be continued. After this `error_code` its client sends the whole conversation."""
+    """A thread cannot be continued. A client that receives this `error_code` sends the whole conversation again."""
 
     def __init__(self, detail: str, error_code: str) -> None:
         super().__init__(detail, field="thread.previous_message_id")
@@ -63,7 +63,7 @@ def error_json(
 
 
 def text_of(error: RequestRefused) -> str:
-    """The sentence of a refusal, with the request's name of the field."""
+    """Returns the sentence of a refusal, in which the field has its name from the request."""
     if error.field is None:
         return error.detail
     ours, theirs = error.field, error.field.removeprefix("params.")
@@ -94,8 +94,8 @@ def type_of(error: RequestRefused) -> str:
 
 
 async def refusal(request: Request, error: RequestRefused) -> Response:
-    """The response to a refused request: 422 of this server becomes 400, as at Anthropic."""
-    ours = await refused(request, error)  # counts refused logins, and sets headers
+    """Returns the response to a refused request. This server's status 422 becomes 400, as in Anthropic's API."""
+    ours = await refused(request, error)  # this call counts refused logins, and sets headers
     status = 404 if error.code == "unknown_model" else 400 if error.status == 422 else error.status
     headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     code = error.error_code if isinstance(error, ThreadRefused) else None
@@ -111,21 +111,21 @@ async def storage_refusal(request: Request, error: StorageUnavailable) -> Respon
 def failure(
     request: Request, error: tuple[str, str], wait: float | None = None, since: datetime | None = None
 ) -> Response:
-    """The response if the turn has failed. The SDKs must not post the message again: the turn has already retried its
-    calls. At `since` the provider requested a `wait` in seconds.
+    """Returns the response for a failed turn. The SDKs must not post the message again, because the turn has already
+    retried its calls. `wait` is the number of seconds that the provider requested at `since`.
     """
     return _response(request, *error, _STATUSES[error[0]], {"x-should-retry": "false", **wait_headers(wait, since)})
 
 
 def failure_of(error: TurnError) -> tuple[str, str]:
-    """Type and text of the failure of a turn."""
+    """Returns the type and the text of a turn's failure."""
     match failure_class(error.type):
         case "rate_limit":
             return "rate_limit_error", error.message
         case "overloaded":
             return "overloaded_error", error.message
         case "too_long":
-            return "invalid_request_error", f"prompt is too long: {error.message}"  # agents compact after this text
+            return "invalid_request_error", f"prompt is too long: {error.message}"  # agents compact on this text
         case "refused":
             return "invalid_request_error", error.message
         case "account" | "server":

@@ -1,7 +1,7 @@
-"""The log of a turn as Anthropic's messages: each part between two waits for the client is a separate message.
+"""Encodes the log of a turn as Anthropic's messages: each part between two waits for the client is a separate message.
 
-A stream of this API cannot void content: if the log does, the stream ends with an error. A client that has resumed a
-message also accepts a new start of the message.
+A stream of this API cannot void content. If the log voids content that was sent, the stream ends with an error. A
+client that has resumed a message accepts that the message starts again, so its stream restarts instead.
 """
 
 import re
@@ -68,7 +68,7 @@ _RETRACTED = "overloaded_error", _TAKEN_BACK
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """The message id of a turn, or of a part between two waits for the client."""
+    """The message id of a turn, or of a turn's part between two waits for the client."""
 
     chat: UUID
     turn: UUID
@@ -85,14 +85,16 @@ class MessageId:
 
 @dataclass(frozen=True, slots=True)
 class EventPlace:
-    """The id of an event: `frames` frames of the log's event behind `cursor` were received."""
+    """The id of a sent event. The client has received everything up to `cursor`, and the first `frames` frames of the
+    log's next event.
+    """
 
     cursor: Cursor = START
     frames: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """Decodes the id of an event. Raises ValueError."""
         found = _PLACE.fullmatch(text)
         if found is None:
             raise ValueError("`Last-Event-ID` must be the id of an event of this message, such as 1-4-120.")
@@ -100,8 +102,8 @@ class EventPlace:
 
 
 class MessageEvents:
-    """Encodes a part of a turn. `view` returns the live view. Events up to the position `after` are omitted; without
-    `after`, only the complete message is encoded.
+    """Encodes one part of a turn. `view` returns the live view. Events up to the position `after` are omitted. Without
+    `after`, there is no stream, and only the complete message is encoded.
     """
 
     def __init__(
@@ -124,13 +126,13 @@ class MessageEvents:
         self._is_resumed = is_resumed
         self._is_stream, after = after is not None, after or EventPlace()
         self._after = after
-        self._is_behind = after.cursor != START  # the marks before that position are not processed yet
+        self._is_behind = after.cursor != START  # whether the marks before that position are still unprocessed
         self._skip = after.frames
         self._at = after.cursor
-        self._index = -1  # of the newest block of the message
-        self._newest = -1  # of the newest block of the whole turn
+        self._index = -1  # index of the newest block in the message
+        self._newest = -1  # index of the newest block in the turn
         self._is_open = False  # whether the newest block is incomplete
-        self._delta: bytes | None = None  # the part before the text of the open block
+        self._delta: bytes | None = None  # start of a delta frame, before its text
         self._usages: list[Mapping[str, Any]] = []
         self._stop_reason: str | None = None
 
@@ -145,7 +147,7 @@ class MessageEvents:
     def __call__(self, event: Event | Notice, cursor: Cursor | None) -> bytes:
         if cursor is None or self.is_void:
             return b""
-        if isinstance(event, BlockDelta):  # the token path
+        if isinstance(event, BlockDelta):  # most events are deltas, so they take a short path
             if self._is_behind:
                 self._catch_up()
             self._at = cursor
@@ -182,7 +184,7 @@ class MessageEvents:
         return self._encoded(frames, self._at, None)
 
     def message(self) -> Json:
-        """Returns the message after its end."""
+        """Returns the complete message of a part that has ended."""
         content = [Raw(block) for step in self._projection.part(self._part) if (block := self._block(step))]
         if self._is_structured:
             content += [Raw(to_json({"type": TEXT, "text": text})) for text in self._output()]
@@ -191,7 +193,7 @@ class MessageEvents:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Processes the marks up to the client's position."""
+        """Processes the marks up to the client's position, without sending them again."""
         self._is_behind = False
         skip, self._skip = self._skip, 0
         for mark in self._view().marks[: self._after.cursor.place]:
@@ -250,7 +252,7 @@ class MessageEvents:
                 yield self._delta_frame({"type": "signature_delta", "signature": members["signature"]})
             for citation in _items(members.get("citations", NULL)):
                 yield self._delta_frame({"type": "citations_delta", "citation": citation})
-        elif block is not None:  # the block arrived as a whole
+        elif block is not None:  # the block was not streamed: it arrived complete
             yield self._started(Raw(block), step.block.index)
         else:
             return
@@ -276,7 +278,7 @@ class MessageEvents:
         yield _frame("message_stop")
 
     def _stop(self) -> Json:
-        """The stop reason of the message, with the provider's details."""
+        """Returns the stop reason of the message, with the details that the provider reported."""
         details: Json = {"stop_sequence": None}
         rounds = self._view().turn.rounds
         if self._stop_reason in _WITH_DETAILS and rounds and rounds[-1].data is not None:
@@ -287,7 +289,7 @@ class MessageEvents:
     # --- blocks ------------------------------------------------------------------------------------------------------
 
     def _block(self, step: Closed) -> bytes | None:
-        """The block in its provider's bytes; None if it is not shown."""
+        """Returns the block in the form of Anthropic's API, or None if the client does not receive the block."""
         block = step.block
         match step:
             case CallResult() | Close(runner="server"):
@@ -318,8 +320,8 @@ class MessageEvents:
         return _frame("content_block_delta", index=self._index, delta=delta)
 
     def _encoded(self, frames: Sequence[bytes], at: Cursor, then: Cursor | None) -> bytes:
-        """Returns the frames with their ids, except those that the client has. The last frame of an event has the
-        cursor behind the event.
+        """Returns the frames with their ids, without the frames that the client already has. The id of an event's last
+        frame is the cursor after the event.
         """
         skip, self._skip = self._skip, 0
         ids = [f"{at}.{number}" for number in range(1, len(frames) + 1)]
@@ -339,7 +341,7 @@ def _error(type: str, message: str, wait: Mapping[str, float] | None = None) -> 
 
 
 def _rendered(block: Block) -> bytes | None:
-    if provider_of(block) is not None:  # the block is from another API
+    if provider_of(block) is not None:  # a model of another API wrote this block
         if block.type not in PORTABLE | THOUGHTS:
             return None
         block = replace(block, data=None)
@@ -352,12 +354,12 @@ def _rendered(block: Block) -> bytes | None:
 
 
 def _items(value: Raw) -> Sequence[Raw]:
-    """The items of a JSON array; none for null."""
+    """Returns the items of a JSON array, or no items for null."""
     return msgspec.json.decode(value, type=list[Raw] | None) or ()
 
 
 def _usage(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """The sum of the usage of several model calls."""
+    """Returns the summed usage of several model calls."""
     tokens = [billed_tokens(usage) for usage in usages]
     return {
         "input_tokens": sum(each.input for each in tokens),

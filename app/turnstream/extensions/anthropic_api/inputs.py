@@ -1,4 +1,4 @@
-"""Decodes requests of Anthropic's API: messages become items of a history, members become options of a turn."""
+"""Decodes requests of Anthropic's API: messages become items of a history, and members become options of a turn."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,28 +24,32 @@ from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
 from turnstream.libraries.dialects.schemas import source_of_url
 
-SERVER = "turnstream"  # the name of this server's toolset
+SERVER = "turnstream"  # the name by which a request selects the toolset of this server
 _LONGEST_LABEL = 512
-# Members that are model parameters of the same name, and change the answer.
+# Members that become model parameters of the same name. They change the answer, so a model that lacks the parameter
+# refuses the request.
 _PARAMS = (
     "max_tokens", "stop_sequences", "tool_choice", "temperature", "top_p", "top_k", "container", "fallbacks",
     "inference_geo", "mcp_servers", "speed",
 )  # fmt: skip
-# The same for members without effect on the answer: models without these parameters do not get them.
+# Members that become model parameters, too, but do not change the answer. A model that lacks the parameter does not get
+# it.
 _HINTS = ("thinking", "context_management", "diagnostics", "service_tier")
 _LABELS = ("cache_control", "user_profile_id", "workspace_id")
 _DEFAULTS: Mapping[str, object] = {"temperature": 1, "top_p": 1, "speed": "standard"}
-# The line that clients insert before their prompt for Anthropic's accounting. The line changes with each request.
+# Clients insert a line with this prefix before their prompt, for Anthropic's accounting. The line changes with each
+# request.
 _BILLING = "x-anthropic-billing-header:"
-# Tools with Anthropic's definition that the client runs.
+# Prefixes of the types of tools that Anthropic defines and the client runs.
 _RUN_BY_CLIENT = ("bash_", "text_editor_", "computer_", "memory_")
 _OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_control", "eager_input_streaming"})
 
 
 @dataclass(slots=True)
 class NewMessages:
-    """The messages of a request. `last_answer` is the last message of the assistant, `history` has the messages before
-    it. The new part has the `results` of calls, and the `blocks` of the user in the form of NewTurn.
+    """The messages of a request, divided. `last_answer` is the last answer of the assistant, and `history` has the
+    messages before it. The messages after it are `new`; their results of calls are also in `results`, and their other
+    blocks in `blocks`, in the form of NewTurn.
     """
 
     history: list[PastItem] = field(default_factory=list)
@@ -60,7 +64,9 @@ class NewMessages:
 
 
 async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) -> NewMessages:
-    """`continues`: the messages are the new part of a stored conversation. Raises RequestRefused."""
+    """Divides the messages of a request. If `continues` is true, the messages are only the new part of a stored
+    conversation. Raises RequestRefused.
+    """
     found, portions = NewMessages(), Portions()
     last = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=-1)
     first = last  # an answer may span several messages
@@ -82,7 +88,7 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
 
 
 async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
-    """Raises RequestRefused."""
+    """Converts messages to items of a history. Raises RequestRefused."""
     items, portions = list[PastItem](), Portions()
     for place, message in enumerate(messages):
         await portions.pause()
@@ -91,7 +97,9 @@ async def items_of(messages: Sequence[MessageIn]) -> list[PastItem]:
 
 
 def _pair(found: NewMessages) -> None:
-    """Converts results without a call to texts. Raises RequestRefused for a call without a result."""
+    """Converts results that belong to no call of the last answer to texts of the user. Raises RequestRefused for a call
+    without a result.
+    """
     calls = [item.id for item in found.last_answer if isinstance(item, PastCall)]
     given = {result.tool_use_id for result in found.results}
     if missing := [str(call) for call in calls if call not in given]:
@@ -109,7 +117,7 @@ def _pair(found: NewMessages) -> None:
 
 
 def _items(message: MessageIn, place: str, found: NewMessages | None = None) -> Iterator[PastItem]:
-    """Returns the items of a message. New items are also added to `found`."""
+    """Yields the items of a message. If `found` is given, adds the results and the blocks of a new message to it."""
     given = message.content
     parts = [_text_block(given)] if isinstance(given, str) else given
     blocks: list[Json] = []
@@ -152,7 +160,7 @@ def _of_answer(part: BlockIn) -> Iterator[PastItem]:
 
 
 def _reminder(block: Json, place: str) -> Json:
-    """A system message within a conversation. The message becomes a text of the user at the same position, so that the
+    """Converts a system message within a conversation to a text of the user, which takes its place, so that the
     provider's cache stays valid.
     """
     if block["type"] != "text":
@@ -164,7 +172,7 @@ def _reminder(block: Json, place: str) -> Json:
 
 
 def _block(part: BlockIn, place: str) -> Json:
-    """Converts a block to the form of NewTurn. Raises RequestRefused."""
+    """Converts a block of the user to the form of NewTurn. Raises RequestRefused."""
     match part.type:
         case "text":
             return {"type": "text", "text": part.text}
@@ -216,7 +224,7 @@ def _parts_of(part: BlockIn) -> Sequence[Any]:
 
 
 def _text_of_result(part: BlockIn) -> str:
-    """The result as one text, for the comparison of histories."""
+    """Returns the result as one text, which is compared with stored histories."""
     if isinstance(part.content, str):
         return part.content
     texts = [each.get("text") for each in _parts_of(part) if isinstance(each, dict) and each.get("type") == "text"]
@@ -237,7 +245,7 @@ def _parsed(value: Json, place: str) -> BlockIn:
 
 
 def _result(part: BlockIn, call: str, place: str) -> ResultIn:
-    """Texts and files are kept, other content becomes JSON. Raises RequestRefused."""
+    """Converts the result of a call: texts and files are kept, other content becomes JSON. Raises RequestRefused."""
     error, blocks = part.is_error or False, _parts_of(part)
     if any(isinstance(each, dict) and each.get("type") in ("image", "document") for each in blocks):
         given = []
@@ -256,14 +264,16 @@ def _result(part: BlockIn, call: str, place: str) -> ResultIn:
 
 @dataclass(frozen=True, slots=True)
 class AskedOptions:
-    """The options of a request, as members of NewTurn, and the names of ignored members."""
+    """The options of a request, as members of NewTurn, and the names of members that are ignored."""
 
     members: Json
     ignored: Sequence[str] = ()
 
 
 def options_of(services: Services, sent: CountIn, *, betas: bool, continues: bool = False) -> AskedOptions:
-    """`continues`: the defaults of `system` and `tools` are the values of the answer before. Raises RequestRefused."""
+    """Converts the members of a request to options of a turn. If `continues` is true, `system` and `tools` default to
+    the values of the answer that is continued. Raises RequestRefused.
+    """
     resolver = services.resolver
     model = resolver.models.check(sent.model)
     params = {name: value for name in _PARAMS if (value := getattr(sent, name, None)) is not None}
@@ -294,7 +304,7 @@ def options_of(services: Services, sent: CountIn, *, betas: bool, continues: boo
 
 
 def new_turn(options: AskedOptions, blocks: Sequence[Json]) -> NewTurn:
-    """Raises RequestRefused."""
+    """Converts options and blocks to a new turn. Raises RequestRefused."""
     return checked_turn({**options.members, "blocks": blocks})
 
 
@@ -305,7 +315,7 @@ def _has_cache_marks(sent: CountIn) -> bool:
 
 
 def _system(services: Services, sent: CountIn) -> str | None:
-    """The system prompt of an earlier turn does not apply."""
+    """Returns the system prompt of the request, or the server's default. An earlier turn's prompt does not apply."""
     if sent.system is None:
         held = held_options() | services.resolver.held_by(sent.model)
         return None if "system_prompt" in held else services.resolver.defaults.system_prompt or ""
@@ -319,7 +329,9 @@ def _system(services: Services, sent: CountIn) -> str | None:
 
 
 def _limits(services: Services) -> Json | None:
-    """The client runs the loop of its tools, so only the operator's setting limits its rounds."""
+    """Returns the limits of a turn. The client runs its own loop of tool calls, so only the operator's setting limits
+    the rounds.
+    """
     if "limits" in held_options():
         return None
     defaults = services.resolver.defaults
@@ -328,7 +340,9 @@ def _limits(services: Services) -> Json | None:
 
 
 def _tools(services: Services, sent: CountIn) -> list[Any] | None:
-    """The tools of the request, and the chosen tools of the server: all of them if the request has no `tools`."""
+    """Returns the client's tools of the request and the server's tools that it selects. Without `tools` in the request,
+    all tools of the server are selected.
+    """
     resolver, given = services.resolver, sent.tools
     if given is None:
         if "tools" in held_options() | resolver.held_by(sent.model):
@@ -360,7 +374,9 @@ def _client_tool(tool: ToolIn, schema: Json) -> Json:
 
 
 def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
-    """The server's tools that a toolset enables, as in the MCP connector of Anthropic's API."""
+    """Returns the names of the server's tools that a toolset enables, by the rules of the MCP connector in Anthropic's
+    API.
+    """
     members = toolset.sent()
 
     def enabled(config: object, default: bool) -> bool:
@@ -371,7 +387,7 @@ def _chosen(toolset: ToolIn, names: Sequence[str]) -> list[str]:
 
 
 def _output(sent: CountIn) -> Json | None:
-    """The output of a structured turn. Raises RequestRefused."""
+    """Returns the required output of a structured turn. Raises RequestRefused."""
     format = sent.output_config.format if sent.output_config else None
     if format is None:
         return None

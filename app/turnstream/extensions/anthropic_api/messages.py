@@ -1,4 +1,4 @@
-"""The handler of messages."""
+"""Handles requests that create a message."""
 
 from contextlib import suppress
 
@@ -25,8 +25,9 @@ RESUME, IGNORED = "Turnstream-Resume", "Turnstream-Ignored"
 
 
 async def create_message(request: Request) -> Response:
-    """Posts the last message behind its history, or stores the results of waiting calls; returns the message, or its
-    stream. With the header of an earlier response it resumes that response after the last event.
+    """Posts the last message after its history, or stores the results of waiting calls. Returns the message or its
+    stream. If the request has the `Turnstream-Resume` header of an earlier response, resumes that response after the
+    last event that the client received.
     """
     services, owner = services_and_owner(request)
     sent, body = await read_body(request, MessagesIn)
@@ -71,12 +72,14 @@ async def create_message(request: Request) -> Response:
 
 
 def _stores(services: Services, sent: MessagesIn) -> bool:
-    """Whether to store the message: by the operator's setting of the model; always for a client that names a thread."""
+    """Whether the message is stored. The operator's setting for the model decides, but messages of a named thread are
+    always stored.
+    """
     return sent.thread is not None or services.resolver.models.check(sent.model).stores
 
 
 async def _continued(request: Request, services: Services, sent: MessagesIn) -> HistoryPlace | None:
-    """The answer that a thread continues. Raises ThreadRefused."""
+    """Returns the answer that a thread continues. Raises ThreadRefused if there is no such answer."""
     if sent.thread is None or sent.thread.type == "create":
         return None
     name, identity = sent.thread.previous_message_id or "", identity_of(request)

@@ -1,4 +1,4 @@
-"""Handlers of the list of models, in the form of Anthropic's API."""
+"""Handles requests for the list of models, in the form of Anthropic's API."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from turnstream.extensions.anthropic_api.schemas import Json
 from turnstream.libraries.dialects.offered import offered_models
 from turnstream.llm.models.catalog import Model
 
-_EPOCH = datetime.fromtimestamp(0, UTC).isoformat().replace("+00:00", "Z")  # models have no dates here
+_EPOCH = datetime.fromtimestamp(0, UTC).isoformat().replace("+00:00", "Z")  # models have no dates on this server
 
 
 async def list_models(request: Request) -> Response:

@@ -1,4 +1,6 @@
-"""The use case of a message: a post behind its history, or the results of waiting calls."""
+"""Creates the answer to a request for a message: posts the message after its history, or stores the results of waiting
+calls.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +36,9 @@ _PLACE = "messages"
 
 @dataclass(frozen=True, slots=True)
 class MessagePosting:
-    """One request for a message. Without `stores`, a chat that begins with the message is deleted after the answer."""
+    """One request for a message. If `stores` is false and the message begins a chat, the chat is deleted after the
+    answer.
+    """
 
     services: Services
     identity: Identity
@@ -44,8 +48,8 @@ class MessagePosting:
     stores: bool = True
 
     async def respond(self, continued: HistoryPlace | None = None) -> tuple[Turn, int]:
-        """Returns the turn and the part of it that answers; `continued` is the answer before, if the request names it.
-        Raises RequestRefused.
+        """Returns the turn that answers, and the part of the turn that is the answer. `continued` is the answer before
+        the message, if the request names it. Raises RequestRefused.
         """
         found, input = continued, self.input
         if not (input.blocks or input.results):
@@ -67,7 +71,7 @@ class MessagePosting:
         return answer
 
     async def _post(self, place: HistoryPlace) -> Turn:
-        """Posts the message behind the answer before it."""
+        """Posts the message after the answer at `place`."""
         self.identity.require("send")
         owner = self.identity.owner
         _check_nothing_waits(await self.services.storage.turns.get(owner, place.chat, place.turn), ())
@@ -75,7 +79,7 @@ class MessagePosting:
         return (await post_message(self.services, new, target, self.key)).assistant_turn
 
     async def _post_in_new_chat(self) -> Turn:
-        """Posts the message behind its history, and records the history."""
+        """Records the history in a new chat, and posts the message after it."""
         self.identity.require("send")
         self.identity.require_reach(None)
         input, history, goes_on = self.input, None, not self.input.blocks
@@ -90,7 +94,7 @@ class MessagePosting:
         return seeded.assistant_turn
 
     async def _continue(self) -> Turn:
-        """Continues the answer at the end of the messages; in a new chat if no chat has the history."""
+        """Continues the answer at the end of the messages. If no chat has the history, continues it in a new chat."""
         services, identity, input = self.services, self.identity, self.input
         identity.require("send")
         new = new_turn(self.options, [NO_MESSAGE])
@@ -106,8 +110,9 @@ class MessagePosting:
     # --- results of calls --------------------------------------------------------------------------------------------
 
     async def _answer(self, turn: Turn) -> tuple[Turn, int] | None:
-        """Stores the results; returns the turn, and its part after them. None if its calls do not wait for these
-        results. An accompanying message becomes a steer of the running turn.
+        """Stores the results. Returns the turn that waited for them, and the part of the turn that follows them.
+        Returns None if the turn's calls do not wait for these results. A message beside the results becomes a steer of
+        the running turn.
         """
         services, identity = self.services, self.identity
         identity.require("chat")
@@ -129,18 +134,18 @@ class MessagePosting:
         return await store_results(services, identity, turn, decisions, self.key, new), part
 
     async def _is_as_asked(self, turn: Turn) -> bool:
-        """Whether the turn continues with the options of this request. Some clients change tools between two calls."""
+        """Whether this request has the same options as the turn. Some clients change their tools between two calls."""
         assert turn.request is not None
         chat = await self.services.storage.chats.get(self.identity.owner, turn.chat_id)
-        # The secrets of the request are encrypted like the secrets of the turn, so that equal secrets have equal
-        # ciphertexts.
+        # Encrypts the secrets of the request in the same way as the secrets of the turn, so that equal secrets have
+        # equal ciphertexts.
         new = await self.services.resolver.sealed(self.identity.owner, with_fixed(new_turn(self.options, [NO_MESSAGE])))
         return _essence(self.services.resolver.resolve(new, chat, turn.request)) == _essence(turn.request)
 
 
 def _essence(request: TurnRequest) -> tuple[object, ...]:
-    """The parts of a request that affect the next model call. A tool choice that forces a call applies to the first
-    model call only. Clients vary `max_tokens`, so it is excluded.
+    """Returns the parts of a request that affect the next model call. A tool choice that forces a call is left out,
+    because it applies only to the first model call. `max_tokens` is left out, because clients vary it.
     """
     params = {name: value for name, value in request.params.items() if name != "max_tokens"}
     choice = {name: value for name, value in (params.pop("tool_choice", None) or {}).items() if name != "name"}
@@ -149,7 +154,7 @@ def _essence(request: TurnRequest) -> tuple[object, ...]:
 
 
 def _check_nothing_waits(turn: Turn, answered: Sequence[str]) -> None:
-    """Raises RequestRefused if a call of the turn would still wait."""
+    """Raises RequestRefused if a call of the turn would still wait after the calls in `answered` have their results."""
     if call := still_waiting(turn, answered):
         detail = f"`messages` must have a `tool_result` for each call that waits; {call} has none."
         raise RequestRefused(detail, field="messages")

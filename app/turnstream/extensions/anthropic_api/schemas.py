@@ -1,5 +1,5 @@
-"""Models of Anthropic's requests. Unsupported members of a request are refused; blocks may have extra members, because
-the SDKs send received blocks back.
+"""Models of Anthropic's requests. An unsupported member of a request is refused. A block may have unknown members,
+because the SDKs send received blocks back.
 """
 
 from typing import Annotated, Any, Literal
@@ -60,8 +60,8 @@ class MessageIn(LenientBody):
 
 
 class ToolIn(OpenBody):
-    """A tool: without a `type` it is a client tool; `mcp_toolset` selects tools of this server; any other type is a
-    tool of the model's provider, passed on unchanged.
+    """A tool. A tool without a `type` is run by the client; `mcp_toolset` selects tools of this server; any other type
+    names a tool of the model's provider and is passed on unchanged.
     """
 
     type: Storable | None = None
@@ -82,7 +82,7 @@ class OutputConfigIn(Body):
 
 
 class ThreadIn(LenientBody):
-    """A stored conversation: a request that continues it sends only the new part, without `system` and `tools`."""
+    """A stored conversation. A request that continues it sends only the new part, without `system` and `tools`."""
 
     type: Literal["create", "continue"]
     previous_message_id: Storable | None = None
@@ -125,7 +125,7 @@ class MessagesIn(CountIn):
 
 
 class AnthropicRefusal(BaseModel):
-    """The reason of a refusal, in Anthropic's form."""
+    """The reason for a refusal, in Anthropic's form."""
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 

@@ -1,4 +1,4 @@
-"""Messages as streams, or as complete values. Both use the common reader."""
+"""Sends messages as streams or as complete values. Both use the reader that all dialects share."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -14,12 +14,12 @@ from turnstream.libraries.dialects.streams import PartReader, dialect_response
 from turnstream.libraries.dialects.unstored import Forgetting, delivered
 from turnstream.stream.live import LiveView
 
-# The SDKs parse every frame with a field as a JSON event, so the first bytes are a comment.
+# The SDKs parse as JSON every frame that contains a field. So the stream begins with a comment, which is no field.
 _FIRST = b": \n\n"
 
 
 def message_reader(services: Services, owner: str, turn: Turn, part: int) -> PartReader[MessageEvents]:
-    """A reader for the complete message."""
+    """Returns a reader for the complete message."""
     return PartReader(services, owner, turn, lambda turn, view: MessageEvents(turn, part, view))
 
 
@@ -33,7 +33,9 @@ def event_stream(
     *,
     is_resumed: bool,
 ) -> FrameResponse:
-    """A resumed message begins again if its sent part is void. `forget` runs after its delivery."""
+    """Returns the stream of a message. If the part that a client already has becomes void, a resumed message begins
+    again. `forget` runs after the message is delivered.
+    """
     place = after
 
     def events(turn: Turn, view: Callable[[], LiveView]) -> MessageEvents:
@@ -54,5 +56,5 @@ def event_stream(
 
 
 def _access_ended(refusal: RequestRefused) -> bytes:
-    """The SDKs raise this error."""
+    """Ends the stream with an error that the SDKs raise."""
     return b"event: error\ndata: %b\n\n" % to_json(error_json(type_of(refusal), text_of(refusal)))

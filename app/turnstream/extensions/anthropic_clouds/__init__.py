@@ -1,4 +1,6 @@
-"""Claude models in clouds: Google's, Amazon's and Microsoft's. Each has its own addresses and credentials."""
+"""Connects Claude models in the clouds of Google, Amazon and Microsoft. Each cloud has its own addresses and
+credentials.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The `options` of cloud providers: parts of an address or a signature besides the credentials."""
+"""Defines the `options` of cloud providers. With the credentials, they form the address or the signature of a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from turnstream.llm.models.api import ProviderSpec
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`variables` of the environment replace a missing option, as in the SDK. `needed`: required even with a
-    `base_url`; `in_address`: only required without it.
+    """An option of a provider. If it is not set, the environment `variables` replace it, as in the SDK. A `needed`
+    option must always be set. An option that is `in_address` must be set only if `base_url` is not set.
     """
 
     variables: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class Option:
 
 
 _AWS_REGION = Option(("AWS_REGION", "AWS_DEFAULT_REGION"), needed=True)
-# By API name.
+# The options of each API, by the API's name.
 OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     {
         "anthropic-aws": {
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
         "anthropic-foundry": {"resource": Option(("ANTHROPIC_FOUNDRY_RESOURCE",), in_address=True)},
         "anthropic-google-cloud": {
             "location": Option(("ANTHROPIC_GOOGLE_CLOUD_LOCATION",)),
-            # The SDK can derive the option from the credentials.
+            # The SDK can derive `project` from the credentials.
             "project": Option(("ANTHROPIC_GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_PROJECT")),
             "workspace": Option(("ANTHROPIC_GOOGLE_CLOUD_WORKSPACE_ID",), in_address=True),
         },
@@ -44,7 +44,8 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
     }
 )
 
-# The packages that find credentials, and their extras; a provider with a key needs no package.
+# For each API, the package that finds credentials, and the extra that installs the package. A provider with a key needs
+# no package.
 PACKAGES = {
     "anthropic-aws": ("boto3", "aws"),
     "anthropic-bedrock": ("boto3", "aws"),
@@ -55,8 +56,8 @@ PACKAGES = {
 
 
 def values_of(spec: ProviderSpec) -> Mapping[str, str | None]:
-    """Returns the value of each option, from the file of models, else from the environment. Raises ConfigError for a
-    missing option.
+    """Returns the value of each option: from the file of models if it is set there, otherwise from the environment.
+    Raises ConfigError for a missing option.
     """
     environment, found = read_environment(), dict[str, str | None]()
     for name, option in OPTIONS[spec.api.name].items():

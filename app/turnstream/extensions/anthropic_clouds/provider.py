@@ -1,4 +1,4 @@
-"""Adapters to the Anthropic Messages API in clouds. The SDK finds credentials, refreshes tokens and signs."""
+"""Adapters to Anthropic's Messages API in clouds. The SDK finds credentials, refreshes tokens and signs requests."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from turnstream.libraries.providers.transport.calls import Calls
 from turnstream.llm.models.api import CallOptions, ProviderSpec
 from turnstream.llm.provider import ModelRequest, report_account
 
-# The version with sampling parameters, by its name at Vertex.
+# Vertex's name for the API version that has sampling parameters.
 _WITH_SAMPLING = "vertex-2023-10-16"
 _ENTRA_SCOPE = "https://ai.azure.com/.default"
-# Exceptions of the credentials' packages that may be transient, by class name.
+# Class names of exceptions that the credentials' packages raise and that may be transient.
 _PASSING = frozenset({"ConnectionError", "HTTPClientError", "ServiceRequestError", "TransportError"})
-# The modules with the base class of these packages' exceptions, by extra.
+# For each extra, the module and the base class of the exceptions that the package raises.
 _EXCEPTIONS = {
     "aws": ("botocore.exceptions", "BotoCoreError"),
     "azure": ("azure.core.exceptions", "AzureError"),
@@ -37,11 +37,11 @@ Make = Callable[..., SdkClient]
 
 
 class CloudProvider(AnthropicProvider):
-    """Claude models in a cloud. `failures` are the exceptions of the credentials' package."""
+    """Calls Claude models in a cloud. `failures` are the exceptions that the credentials' package raises."""
 
     def __init__(self, *, name: str, failures: tuple[type[Exception], ...] = (), **common: Any) -> None:
         self.name = name
-        # The SDK reports missing credentials by RuntimeError, and by its own exception.
+        # The SDK raises RuntimeError, or its own exception, if credentials are missing.
         self._failures: tuple[type[Exception], ...] = (*failures, RuntimeError, anthropic.AnthropicError)
         super().__init__(None, **common)
 
@@ -58,8 +58,8 @@ class CloudProvider(AnthropicProvider):
 
 
 class VertexProvider(CloudProvider):
-    """The model is in the path, and the version in the body. The SDK would copy the whole conversation for
-    this change.
+    """Calls Claude models at Vertex, where the path has the model and the body has the version. The SDK could move
+    these members, but it would copy the whole conversation.
     """
 
     _beta_query = ""
@@ -82,7 +82,7 @@ def _version(request: ModelRequest) -> str:
 
 
 def connect(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
-    """Returns the adapter. Raises AccountRefused if the SDK cannot use the table of the provider."""
+    """Returns the adapter. Raises AccountRefused if the SDK cannot use the provider's settings."""
     try:
         return _connected(spec, options)
     except (ConfigError, ValueError, anthropic.AnthropicError) as error:
@@ -106,7 +106,7 @@ def _connected(spec: ProviderSpec, options: CallOptions) -> AnthropicProvider:
         "headers": spec.headers,
         "max_event_bytes": options.max_event_bytes,
         "interceptors": options.interceptors,
-        # A cloud's token changes within the hour, and the SDK refreshes it for each call. Keys do not change.
+        # A cloud's token expires within the hour, so the SDK refreshes it before each call. Keys do not change.
         "make_calls": Calls if spec.key is None else options.make_calls,
         "client_certificate": spec.client_certificate,
     }
@@ -178,7 +178,7 @@ _CLIENTS: Mapping[str, Callable[[str | None, Values], Make]] = {
 
 
 def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
-    """Returns a function that makes the client with its `own` arguments instead of the common `api_key`."""
+    """Returns a function that makes the client with its `own` arguments, without the common `api_key`."""
 
     def make(*, api_key: None, **common: Any) -> SdkClient:
         assert api_key is None
@@ -188,7 +188,7 @@ def _without_key(client: Callable[..., SdkClient], **own: Any) -> Make:
 
 
 def _entra_tokens() -> Callable[[], Any]:
-    """Returns a function for the tokens of Microsoft's Entra ID; the SDK caches and refreshes them."""
+    """Returns a function that returns tokens of Microsoft's Entra ID. The SDK caches and refreshes these tokens."""
     from azure.identity import DefaultAzureCredential, get_bearer_token_provider  # noqa: PLC0415
 
     token = get_bearer_token_provider(DefaultAzureCredential(), _ENTRA_SCOPE)

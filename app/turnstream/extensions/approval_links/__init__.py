@@ -1,4 +1,4 @@
-"""Approval links: a signed address that shows one waiting call, and accepts the decision about it."""
+"""Approval links: signed addresses. Each address shows one waiting call, and accepts the decision about this call."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ class ApprovalLinkSettings(Section):
 
 
 def signer_of(settings: Settings) -> "LinkSigner | None":
-    """Raises ConfigError."""
+    """Returns the signer that the settings describe, or None without approval links. Raises ConfigError."""
     from turnstream.extensions.approval_links.links import LinkSigner
 
     given = settings.section(ApprovalLinkSettings)

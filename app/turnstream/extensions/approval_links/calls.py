@@ -1,5 +1,5 @@
-"""The calls of approval links. The address is the only credential of the page and its form; a GET, for example by a
-mail scanner, decides nothing.
+"""Serves the page of an approval link, and the form on this page. The address is the only credential. A GET decides
+nothing, because mail scanners, for example, send GET requests.
 """
 
 import json
@@ -35,8 +35,8 @@ REVOKE_LINKS = Statement(
     RETURNING turn_id
     """
 )
-_MOST_BYTES = 16_384  # of a form
-_MOST_INPUT = 100_000  # characters of an input that are shown
+_MOST_BYTES = 16_384  # most bytes of a form
+_MOST_INPUT = 100_000  # most characters of an input that the page shows
 _LONGEST_REASON = 2000
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none';"
@@ -62,7 +62,7 @@ _FORM = """<form method="post"><label for="reason">Reason, if you deny</label>
 
 
 class _LinkRefused(Exception):
-    """The link is refused: the status and a sentence for the person."""
+    """The link is refused, with an HTTP status and a sentence for the person."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -93,7 +93,7 @@ async def _take(request: Request) -> Response:
     try:
         turn = await services.storage.turns.get(row["owner"], row["chat_id"], link.turn)
         await store_answers(services, identity_of(link, row["owner"]), turn, [decision])
-    except RequestRefused as refused:  # another answer came first, or the call no longer waits
+    except RequestRefused as refused:  # the call has another answer by now, or no longer waits
         return _page("Nothing was decided", f"<p>{escape(refused.detail)}</p>", refused.status)
     word = "approved" if answer.kind == "approve" else "denied"
     return _page(f"You have {word} this call of {row['name']}", "<p>This link is used up.</p>")
@@ -113,7 +113,7 @@ async def revoke(request: Request) -> Response:
 
 
 async def _opened(request: Request) -> tuple[Link, LinkSigner, Row]:
-    """Returns the link, and the row of its call. Raises _LinkRefused."""
+    """Returns the link, its signer, and the row of its call. Raises _LinkRefused."""
     services = services_of(request)
     signer = services.states.get("approval_links")
     link = signer.verify(request.path_params["token"]) if isinstance(signer, LinkSigner) else None
@@ -137,7 +137,7 @@ async def _opened(request: Request) -> tuple[Link, LinkSigner, Row]:
 
 
 async def _answer_of(request: Request) -> AskAnswer:
-    """The decision of the form. Raises _LinkRefused."""
+    """Returns the decision in the form. Raises _LinkRefused."""
     body = b""
     async for chunk in request.stream():
         body += chunk

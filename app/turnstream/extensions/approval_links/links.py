@@ -1,4 +1,4 @@
-"""Approval links: their signed content, and the call behind it."""
+"""Signs and verifies approval links, and finds the call that a link is about."""
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -18,9 +18,9 @@ from turnstream.storage.contents import ASKS, BLOCKS, CHATS
 from turnstream.storage.database import Database, Statement
 
 _DOMAIN = b"turnstream approval link 1\0"
-_LONGEST = 4000  # characters of a token
+_LONGEST = 4000  # most characters of a token
 
-# The newest ask of a call: models may repeat call ids.
+# Returns the newest ask of a call: models may repeat call ids.
 GET_LINKED_ASK = Statement(
     """
     SELECT asks.*, chats.id AS chat_id, chats.owner, chats.title, turns.status, turns.cancel_requested,
@@ -36,8 +36,8 @@ GET_LINKED_ASK = Statement(
 
 
 class Link(NamedTuple):
-    """The signed content of a link: one call with its input, the principal who decides, and the expiry in seconds since
-    1970.
+    """The signed content of a link: one call with the digest of its input, the principal who decides, and the expiry in
+    seconds since 1970.
     """
 
     turn: UUID
@@ -52,19 +52,21 @@ _link = msgspec.json.Decoder(Link)
 
 @dataclass(frozen=True, slots=True)
 class LinkSigner:
-    """The first of `secrets` signs, all verify. `life` is in seconds."""
+    """Signs links with the first of `secrets`, and verifies links with all of them. `life` is in seconds."""
 
     url: str
     secrets: tuple[str, ...]
     life: float
 
     def sign(self, link: Link) -> str:
-        """The token of the link."""
+        """Returns the token of the link."""
         payload = msgspec.json.encode(link)
         return f"{_text(payload)}.{_text(_signature(self.secrets[0], payload))}"
 
     def verify(self, token: str) -> Link | None:
-        """Returns the content of the token, even after its expiry. None if no secret has signed the token."""
+        """Returns the content of the token, even if the token has expired. Returns None if none of the secrets signed
+        the token.
+        """
         try:
             payload, signature = (_bytes(part) for part in token[:_LONGEST].split("."))
         except (ValueError, Base64Error):
@@ -74,7 +76,9 @@ class LinkSigner:
 
 
 def identity_of(link: Link, owner: str) -> Identity:
-    """The person who decides through the link. The audit trail names the link by a hash of its content."""
+    """Returns the identity of the person who decides through the link. The audit trail names the link by a hash of its
+    content.
+    """
     credential = f"link:{sha256(msgspec.json.encode(link)).hexdigest()[:16]}"
     kind, _, name = link.principal.partition(":")
     if kind == "role":
@@ -83,8 +87,8 @@ def identity_of(link: Link, owner: str) -> Identity:
 
 
 def links_of(signer: LinkSigner, database: Database) -> CallLinks:
-    """Makes the links of a call: one for each approver, else one for the owner. Repeated calls return the
-    same links.
+    """Returns a function that makes the links for a call: one link for each approver, or one link for the owner if the
+    call has no approvers. Repeated calls of the function return the same links.
     """
 
     async def links(turn: UUID, tool_use_id: str) -> Sequence[Mapping[str, str]]:
@@ -114,7 +118,7 @@ def _text(value: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Decodes a part of a token. Raises ValueError for a second encoding of the same bytes."""
+    """Decodes a part of a token. Raises ValueError if the part is not the only valid encoding of its bytes."""
     value = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if _text(value) != text:
         raise ValueError("not the only spelling")

@@ -1,4 +1,4 @@
-"""Archives: the data of an owner, or of one chat, as a file that another server can import."""
+"""Archives: the data of an owner, or of one chat, in a file that another server can import."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

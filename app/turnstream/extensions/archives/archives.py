@@ -1,7 +1,7 @@
-"""Archives: the data of an owner, in files whose order is the same for writing and reading.
+"""Exports and imports the data of an owner as files. Import reads the files in the order in which export writes them.
 
-Each chat is a snapshot. A row is a line of JSON with column names. JSON columns are copied as stored, with masked
-headers of HTTP tools. Tokens, webhooks and the tool cache are not part of an archive.
+Each chat is read from one snapshot. A row is a line of JSON with column names. JSON columns are copied as stored, but
+the headers of HTTP tools are masked. Tokens, webhooks and the tool cache are not archived.
 """
 
 import json
@@ -42,7 +42,7 @@ END, END_CONTENT = "end.json", b"{}\n"
 
 Section = Literal["documents", "uploads", "chats"]
 NIL = UUID(int=0)
-# The file that marks a chat as complete.
+# The last file of a chat: with it, the chat is complete.
 _LAST = "end.json"
 
 _BATCH = 200  # rows
@@ -50,7 +50,7 @@ _FILE_BYTES = 4_000_000  # a file may exceed the limit by one row
 
 _OF_TURNS: Final = "turn_id IN (SELECT id FROM turns WHERE chat_id = :chat)"
 _BY_PATH: Final[Mapping[Path | None, str]] = {"chat_id": "chat_id = :chat", "turn_id": _OF_TURNS}
-# The condition for the rows of a chat, for tables with an owner.
+# Conditions that select the rows of a chat, for tables that have a column for the owner.
 _BY_TABLE: Final = {
     "chats": "id = :chat AND owner = :owner",
     "idempotency_keys": f"owner = :owner AND {_OF_TURNS}",
@@ -59,7 +59,9 @@ _BY_TABLE: Final = {
 
 
 def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
-    """The condition for the rows of a chat, and their order of insertion."""
+    """Yields each table with the condition that selects the rows of a chat, and the order in which the rows are
+    inserted.
+    """
     for table in ALL_TABLES.values():
         ownership, order = table.ownership, ", ".join(f'"{name}"' for name in table.primary_key)
         condition = _BY_TABLE.get(table.name) or _BY_PATH.get(ownership.path)
@@ -68,8 +70,8 @@ def _of_chat() -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 _OF_CHAT: Final = dict(_of_chat())
-# Columns whose values are not imported unchanged. Turns that were open at the export end as cancelled: an import must
-# not cause model calls or tool calls. Waiting turns keep waiting.
+# Expressions for columns whose values change at the import. Turns that were open at the export end as cancelled,
+# because an import must not cause model calls or tool calls. Waiting turns keep waiting.
 _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {
         "status": "CASE WHEN row.status = 'running' THEN 'queued' ELSE row.status END",
@@ -77,22 +79,22 @@ _IMPORTED: Final[Mapping[str, Mapping[str, str]]] = {
         "replica": "NULL",
         "cancel_requested": "row.cancel_requested OR row.status IN ('queued', 'running')",
     },
-    # The original server may still run the schedule.
+    # The server that wrote the archive may still run the schedule, so the schedule is paused here.
     "schedules": {"paused": "coalesce(row.paused, 'person')"},
-    # Of an encrypted text, only the path is searched.
+    # If a document's text is encrypted, only its path can be searched.
     "documents": {"searchable": f"CASE WHEN starts_with(row.content, '{TEXT_MARK}') THEN 0 ELSE row.searchable END"},
 }
 _WHOLE_REQUEST: Final = f"""coalesce(
         (left(request::text, -1) || ', "tools": ' || ({TOOLS})::text || '}}')::json, request
     ) AS request"""
-# Jobs are not archived: a turn that only waits for jobs counts as running.
+# Jobs are not archived, so a turn that waits only for jobs is archived as queued, and ends as cancelled.
 _STATUS: Final = """CASE
         WHEN status = 'waiting' AND EXISTS (SELECT FROM jobs WHERE turn_id = turns.id AND settled_at IS NULL)
             AND NOT EXISTS (SELECT FROM asks WHERE turn_id = turns.id AND answer IS NULL) THEN 'queued'
         ELSE status
     END AS status"""
 _SEARCHABLE: Final = f"CASE WHEN starts_with(content, '{TEXT_MARK}') THEN 600000 ELSE searchable END AS searchable"
-# The secrets of a trigger are omitted: its owner creates a new one after the import.
+# The secrets of a trigger are not archived. After the import, the owner creates a new secret.
 _TRIGGER: Final = "(trigger::jsonb - 'secrets' - 'until')::json AS trigger"
 _CONVERTED: Final = {
     ("turns", "request"): _WHOLE_REQUEST,
@@ -100,17 +102,19 @@ _CONVERTED: Final = {
     ("schedules", "trigger"): _TRIGGER,
     ("documents", "searchable"): _SEARCHABLE,
 }
-# An archive contains their unencrypted form.
+# Tables whose contents may be encrypted. An archive has these contents unencrypted.
 _CONTENTS: Final = {
     contents.table: contents for contents in (UPLOADS, DOCUMENTS, BLOCKS, CHATS, REQUESTS, SCHEDULES, ASKS, STEERS)
 }
-# Ids that belong to rows of a chat. If the id of the chat is taken, these ids change, too.
+# Tables whose ids belong to a chat. If a chat gets a new id, these ids change, too.
 _WITH_IDS = frozenset({"chats", "turns", "steers", "grants", "schedules"})
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def _columns(table: str) -> tuple[str, ...]:
-    """The columns of an archived row. An upload's bytes are a separate file. Requests include their tools."""
+    """Returns the columns of an archived row. The bytes of an upload are in a separate file, and a request includes its
+    tools.
+    """
     columns, left = ALL_TABLES[table].columns.values(), {"owner", "queue_owner", "tool_set"}
     return tuple(column.name for column in columns if not column.computed and column.name not in left)
 
@@ -126,7 +130,7 @@ def _named(columns: Mapping[str, Sequence[str]]) -> set[str]:
 def _lines_of(table: str, condition: str, order: str) -> Statement:
     names = [name for name in _columns(table) if (table, name) != ("uploads", "content")]
     columns = ", ".join(_CONVERTED.get((table, name), f'"{name}"') for name in names)
-    # In a JSON value a line break can only occur between two tokens.
+    # Within JSON, a line break can occur only between two tokens, so it may be replaced by a space.
     return Statement(
         f"""
         SELECT translate(row_to_json(row)::text, chr(10) || chr(13), '  ') AS line
@@ -142,14 +146,14 @@ GET_CHAT_LINES: Final = {table: _lines_of(table, *place) for table, place in _OF
 GET_UPLOAD_CONTENT = Statement(
     "SELECT digest, content FROM uploads WHERE owner = :owner AND id = :id", timeout=LONG, opens=[UPLOADS]
 )
-# A chat, and the chats of the agents that its turns called.
+# Selects a chat, and the chats of the agents that its turns called.
 _FAMILY: Final = """
         WITH RECURSIVE family AS (
             SELECT CAST(:chat AS uuid) AS id
             UNION
             SELECT chats.id FROM family JOIN turns ON chat_id = family.id JOIN chats ON of_turn = turns.id
         ) SELECT id FROM family"""
-# The archive of a single chat has only the uploads of the chat.
+# The archive of a single chat has only the uploads that the chat uses.
 NEXT_IDS: Final = {
     "uploads": Statement(
         f"""
@@ -193,7 +197,7 @@ PUT_UPLOAD_AS_IT_WAS = Statement(
 
 
 class ArchivePart(NamedTuple):
-    """A file of an archive. While the reader holds an `in_transaction` file, a Postgres snapshot is open."""
+    """One file of an archive. While the reader holds an `in_transaction` file, a Postgres snapshot stays open."""
 
     name: str
     content: bytes
@@ -205,7 +209,9 @@ class ArchivePart(NamedTuple):
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
-    """The first file. `columns` are the columns of each table; `chat` is set for the archive of a single chat."""
+    """The first file of an archive. `columns` has the columns of each table. `chat` is set if the archive has a single
+    chat.
+    """
 
     format: str
     version: int
@@ -215,11 +221,11 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 class _CutOff(Exception):
-    """The archive ends within a chat; no row of that chat is stored."""
+    """The archive ends within a chat, so no row of that chat is stored."""
 
 
 class _Keys(msgspec.Struct, frozen=True):
-    """The members for the check of a line."""
+    """The members of a line that the import checks."""
 
     id: UUID | None = None
     chat_id: UUID | None = None
@@ -233,7 +239,7 @@ _raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def head_of(content: bytes) -> ArchiveHead:
-    """Raises ConfigError for an archive of an unknown version."""
+    """Decodes the first file of an archive. Raises ConfigError for an archive of an unknown version."""
     try:
         head = _head.decode(content)
     except msgspec.DecodeError as error:
@@ -249,7 +255,9 @@ def head_of(content: bytes) -> ArchiveHead:
 
 
 class OwnerExport:
-    """The files of the archive of an owner, or of one chat. `files` are further files of a turn, by name."""
+    """Exports the files of an archive, for an owner or for one chat. `files` returns more files of a turn (its
+    recordings), with their names.
+    """
 
     def __init__(
         self,
@@ -269,7 +277,9 @@ class OwnerExport:
         return ArchivePart(HEAD, msgspec.json.format(msgspec.json.encode(head)))
 
     async def parts(self, section: Section = "documents", begin: UUID = NIL) -> AsyncIterator[ArchivePart]:
-        """The files after the head, starting with the upload or the chat `begin`."""
+        """Yields the files after the head. Starts with the given `section`, and there with the upload or the chat
+        `begin`.
+        """
         sections = get_args(Section)
         if section == "documents" and self._chat is None:
             async with self._database.transaction(snapshot=True) as moment:
@@ -312,7 +322,7 @@ class OwnerExport:
 
 
 def _masked(line: str) -> str:
-    """The row of a chat or a turn without the secrets of its tools."""
+    """Returns the row of a chat or a turn, with the secrets of its tools masked."""
     if "headers" not in line and "authorization" not in line:
         return line
     row = json.loads(line)
@@ -329,7 +339,7 @@ def _masked(line: str) -> str:
 
 
 async def _opened(codec: Codec | None, table: str, owner: str, line: str) -> str:
-    """The line with decrypted contents."""
+    """Returns the line with its contents decrypted."""
     if codec is None or table not in _CONTENTS or TEXT_MARK not in line:
         return line
     row, values = _values_of(table, line)
@@ -338,7 +348,7 @@ async def _opened(codec: Codec | None, table: str, owner: str, line: str) -> str
 
 
 async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str:
-    """The line with contents in their stored form."""
+    """Returns the line with its contents in the form in which the database stores them."""
     if codec is None or table not in _CONTENTS:
         return line
     row, values = _values_of(table, line)
@@ -346,7 +356,9 @@ async def _sealed(codec: Codec | None, table: str, owner: str, line: str) -> str
 
 
 def _values_of(table: str, line: str) -> tuple[dict[str, msgspec.Raw], dict[str, Any]]:
-    """Returns the columns in the line's form, and the values of contents and keys. JSON keeps its text."""
+    """Returns all columns of the line as JSON, and the decoded values of the contents and keys. Contents that are JSON
+    stay undecoded.
+    """
     row, contents = _raw.decode(line), _CONTENTS[table]
     values = dict[str, Any]()
     for name in (*contents.columns, *contents.key):
@@ -385,8 +397,8 @@ async def _files_of(
 
 @dataclass(slots=True)
 class ImportCounts:
-    """The numbers of imported rows and of existing rows. `moved` are chats with new ids, because another owner has
-    their old ids.
+    """Counts the imported rows and the rows that existed before. `moved` maps the old ids of chats to their new ids: a
+    chat gets a new id if another owner has a chat with the old id.
     """
 
     made: dict[str, int] = field(default_factory=lambda: {"documents": 0, "uploads": 0, "chats": 0, "recordings": 0})
@@ -397,8 +409,8 @@ class ImportCounts:
 
 
 class OwnerImport:
-    """Imports the files of an archive. A second import of the same archive completes the first one, and imports no row
-    twice.
+    """Imports the files of an archive. If an archive is imported again, the second import completes the first import,
+    and imports no row twice.
     """
 
     def __init__(
@@ -410,9 +422,9 @@ class OwnerImport:
         *,
         trusted: bool,
     ) -> None:
-        """`owner` replaces the owner of the archive. `keep` stores a further file of a turn, or returns False.
-        `check_chat` raises ValueError for a row of a chat that must not be stored. Unless the archive is `trusted`, its
-        grants and the approvals of waiting turns are omitted, because both decide about tool calls.
+        """`owner` replaces the owner that the archive names. `keep` stores an additional file of a turn, or returns
+        False. `check_chat` raises ValueError for a chat's row that must not be stored. Unless the archive is `trusted`,
+        its grants and the approvals of waiting turns are omitted, because both allow tool calls.
         """
         self._database = database
         self._owner = owner or ""
@@ -420,14 +432,17 @@ class OwnerImport:
         self._check_chat = check_chat
         self._trusted = trusted
         self._put: dict[str, Statement] = {}
-        # Ids in the archive and here, if different; and the turns of the last imported chat.
+        # Maps ids in the archive to ids here, if they differ. `_turns` and `_waiting` have turns of the last imported
+        # chat.
         self._uploads: dict[bytes, bytes] = {}
         self._ids: dict[bytes, bytes] = {}
         self._turns: set[UUID] = set()
         self._waiting: set[UUID] = set()
 
     async def run(self, parts: Iterator[ArchivePart]) -> ImportCounts:
-        """Raises ConfigError for a file that is not an archive, and for rows that cannot be stored."""
+        """Imports all `parts`, and returns the counts. Raises ConfigError if the file is not an archive, or has rows
+        that cannot be stored.
+        """
         first = next(parts, None)
         if first is None or first.name != HEAD:
             raise ConfigError(f"The file is no archive of turnstream: it must begin with {HEAD}.")
@@ -461,7 +476,7 @@ class OwnerImport:
 
     async def _documents(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
         for part in group:
-            found = part.content.splitlines()  # a text cannot have more line ends than bytes
+            found = part.content.splitlines()  # a text has no more line ends than bytes
             codec = self._database.codec
             lines = [await _sealed(codec, "documents", self._owner, line.decode()) for line in found]
             made = await self._database.rows(self._put["documents"], owner=self._owner, lines=lines)
@@ -470,12 +485,12 @@ class OwnerImport:
 
     async def _upload(self, id: UUID, group: Sequence[ArchivePart], counts: ImportCounts) -> None:
         if len(group) < 2:
-            return  # truncated
+            return  # the archive ends within the upload
         line, content = (part.content for part in group)
         name = json.loads(line).get("file_name")
         values = {"owner": self._owner, "digest": sha256(content).digest(), "content": content, "file_name": name}
         row = await self._database.row(PUT_UPLOAD_AS_IT_WAS, line=line.decode(), **values)
-        if row is None:  # another owner's upload has the id
+        if row is None:  # an upload of another owner has this id
             line = line.replace(str(id).encode(), str(_moved(id, self._owner)).encode())
             row = await self._database.row(PUT_UPLOAD_AS_IT_WAS, line=line.decode(), **values)
         assert row is not None
@@ -485,7 +500,7 @@ class OwnerImport:
             self._uploads[str(id).encode()] = str(row["id"]).encode()
 
     async def _chat(self, id: UUID, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
-        """Imports all rows of a chat in one transaction."""
+        """Imports all rows of a chat in one transaction, unless the chat exists."""
         self._turns, self._waiting, self._ids = set(), set(), dict(self._uploads)
         async with self._database.transaction() as connection:
             now = id
@@ -514,7 +529,9 @@ class OwnerImport:
             counts.moved[id] = now
 
     def _line(self, table: str, line: bytes, chat: UUID, *, moves: bool) -> str:
-        """Returns a line with the ids of rows here. Raises ValueError for a row with a reference to another chat."""
+        """Returns a line in which ids are replaced by ids of this database. Raises ValueError if the row refers to
+        another chat.
+        """
         id = _keys.decode(line).id
         if moves and table in _WITH_IDS and id is not None:
             self._ids[str(id).encode()] = str(_moved(id, self._owner)).encode()
@@ -537,7 +554,7 @@ class OwnerImport:
         if table == "chats":
             self._check_chat(json.loads(line))
         if table == "asks" and not self._trusted and keys.turn_id in self._waiting:
-            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # queried again
+            return json.dumps({**json.loads(line), "answer": None, "answered_at": None})  # the person is asked again
         return line.decode()
 
     def _recordings(self, group: Iterator[ArchivePart], counts: ImportCounts) -> None:
@@ -554,7 +571,9 @@ def _group_of(part: ArchivePart) -> tuple[str, str]:
 
 
 def _insert(table: str, columns: Sequence[str]) -> Statement:
-    """Inserts rows of the owner :owner. Columns missing in an older archive get their defaults."""
+    """Returns a statement that inserts rows for the owner :owner. A column that an older archive does not have gets its
+    default.
+    """
     values = {name: _IMPORTED.get(table, {}).get(name, f'row."{name}"') for name in columns}
     source = f"unnest(CAST(:lines AS text[])) AS line, json_populate_record(NULL::{table}, CAST(line AS json)) AS row"
     if "owner" in ALL_TABLES[table].columns:
@@ -562,7 +581,7 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
     if table == "turns":
         values["tool_set"], source = "kept.tool_set", f"{source}, keep_tool_set(:owner, row.request) AS kept"
     names = ", ".join(f'"{name}"' for name in values)
-    # Existing rows of the owner stay unchanged.
+    # Rows that the owner already has are not changed.
     kept = " ON CONFLICT DO NOTHING" if table in {"documents", "idempotency_keys"} else ""
     return Statement(
         f"""
@@ -574,7 +593,9 @@ def _insert(table: str, columns: Sequence[str]) -> Statement:
 
 
 def _moved(id: UUID, owner: str) -> UUID:
-    """Returns another id, always the same for this owner. The order of ids is kept: all move by the same distance."""
+    """Returns a new id, which is always the same for the same id and owner. The order of ids is kept: all ids move by
+    the same distance.
+    """
     distance = int.from_bytes(sha256(owner.encode()).digest()[:7]) | 1
     high, low = id.int >> 64 & 0xFFF, id.int & (1 << 62) - 1
     value = (high << 62 | low) + distance

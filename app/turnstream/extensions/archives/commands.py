@@ -1,4 +1,4 @@
-"""`turnstream owners export` and `turnstream owners import`."""
+"""The commands `turnstream owners export` and `turnstream owners import`."""
 
 import asyncio
 import os
@@ -34,8 +34,8 @@ from turnstream.storage.owners.audit import AuditTrail
 def export(owner: str, archive: Path, chat: UUID | None) -> None:
     """Write what OWNER has into the file ARCHIVE.
 
-    It is a tar; `-` is the standard output. A file that an export has left unfinished is continued. Tokens are not
-    exported.
+    The file is a tar archive; `-` is the standard output. If ARCHIVE was left unfinished by an earlier export, the
+    export continues it. Tokens are not exported.
     """
     settings = read_settings()
     asyncio.run(_export(settings, owner, archive, chat))
@@ -48,7 +48,7 @@ async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | No
             raise NotFound(f"There is no owner {owner}; `turnstream owners list` shows all owners.")
         source = OwnerExport(database, owner, chat, recordings_of(settings, selected(settings)).files)
         scope = {"chat": str(chat)} if chat else {}
-        await AuditTrail(database).note("owner.exported", owner, scope)  # before the first byte is written
+        await AuditTrail(database).note("owner.exported", owner, scope)  # noted before the first byte is written
         if str(archive) == "-":
             await _write(source, sys.stdout.buffer, "documents", NIL, from_start=True)
             return
@@ -72,8 +72,9 @@ async def _write(source: OwnerExport, file: IO[bytes], section: Section, begin: 
 
 
 def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Section, UUID, int]:
-    """Returns the section, the id and the offset in the file of the last group of files, which may be incomplete: the
-    export continues there. Raises ConfigError for a file that must not be overwritten.
+    """Returns where an export continues: at the last group of files, which may be incomplete. The values are the
+    section, the id of the upload or chat, and the offset in the file. Raises ConfigError for a file that must not be
+    overwritten.
     """
     group, offset = ("documents", ""), 0
     beginning = file.read(len(head))
@@ -103,9 +104,9 @@ def _place_to_continue(file: IO[bytes], archive: Path, head: bytes) -> tuple[Sec
 def import_archive(archive: Path, owner: str | None, trusted: bool) -> None:
     """Import the file ARCHIVE of `owners export`.
 
-    `-` is the standard input. Ids stay as they are. If another owner has one of them, a chat gets new ids, which are
-    listed. Existing rows stay as they are, so an interrupted import can be repeated. Turns that were queued or running
-    when the archive was made end as cancelled.
+    `-` is the standard input. Ids do not change, unless another owner has one of them: then the chat or upload gets a
+    new id, and the new ids of chats are listed. Existing rows do not change, so an interrupted import can be repeated.
+    Turns that were queued or running when the archive was written end as cancelled.
     """
     settings = read_settings()
     counts = asyncio.run(_import(settings, archive, owner, trusted=trusted))
@@ -130,7 +131,7 @@ async def _import(settings: Settings, archive: Path, owner: str | None, *, trust
 
 
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
-    """The files up to the truncation; an import without an end is reported as such."""
+    """Yields the files of an archive up to its end or truncation. The import reports an archive that lacks its end."""
     with suppress(tarfile.TarError):
         try:
             for name, content in tar_members(file):

@@ -1,4 +1,4 @@
-"""The download of an archive by its owner."""
+"""Lets owners download an archive of their own data."""
 
 from collections.abc import AsyncIterator
 from tempfile import SpooledTemporaryFile
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TAR = "application/x-tar"
 _HEADERS = {"Content-Disposition": 'attachment; filename="turnstream.tar"', "Cache-Control": "no-store"}
-# Bytes of one chat, or of all documents, in memory; larger contents go to a file.
+# Most bytes of one chat, or of all documents, that are held in memory; larger contents are held in a file.
 _IN_MEMORY = 8_000_000
 _PIECE = 256_000  # bytes
 
@@ -31,15 +31,17 @@ class Downloads:
         self._trail = AuditTrail(database)
 
     async def begin(self, owner: str, actor: str) -> AsyncIterator[bytes]:
-        """The bytes of the archive, without recordings."""
-        from turnstream.extensions.archives.archives import OwnerExport  # this imports SQLAlchemy and the tables
+        """Records the download in the audit trail, and returns the bytes of the archive, without recordings."""
+        from turnstream.extensions.archives.archives import OwnerExport  # the import loads SQLAlchemy and the tables
 
-        await self._trail.note("owner.exported", owner, {}, actor=actor)  # before the first byte is sent
+        await self._trail.note("owner.exported", owner, {}, actor=actor)  # noted before the first byte is sent
         return _tar(OwnerExport(self._database, owner))
 
 
 async def _tar(source: "OwnerExport") -> AsyncIterator[bytes]:
-    """A chat is read before its first byte is sent: otherwise a slow client would hold its transaction open."""
+    """Yields the bytes of an archive. A chat is read completely before its first byte is sent: otherwise a slow client
+    would hold the transaction open.
+    """
     yield tar_member(*source.head)
     with SpooledTemporaryFile(_IN_MEMORY) as held:
         async for part in source.parts():

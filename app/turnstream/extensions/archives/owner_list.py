@@ -1,4 +1,4 @@
-"""`turnstream owners list`: the owners of a database, with the numbers of their rows."""
+"""The command `turnstream owners list`: the owners in a database, with the numbers of their rows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ LIST_OWNERS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class OwnerInfo:
-    """An owner with row counts. `bytes` is the size of the uploads."""
+    """An owner, with the numbers of the owner's rows. `bytes` is the total size of the uploads."""
 
     owner: str
     chats: int

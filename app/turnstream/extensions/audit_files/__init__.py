@@ -1,4 +1,4 @@
-"""Audit files: the audit trail as a file with a hash chain over its lines."""
+"""Audit files: copies of the audit trail, in which a hash chain over the lines reveals changes."""
 
 from turnstream.extension import Extension
 

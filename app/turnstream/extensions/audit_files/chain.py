@@ -1,7 +1,7 @@
-"""The chain of an audit file: each line has the hash of the line before it.
+"""Encodes and checks the lines of an audit file, each of which has the hash of the line before it.
 
-A changed, removed or inserted line breaks the chain behind it. If a forger rewrites all later lines, the head no longer
-matches the database's audit trail.
+If a line is changed, removed or inserted, the next line no longer matches. If a forger rewrites all later lines, too,
+the hash of the last line no longer matches the database's audit trail.
 """
 
 import json
@@ -14,13 +14,15 @@ from typing import Any
 from turnstream.domain.errors import ConfigError
 from turnstream.libraries.audit_entries import AuditEntry
 
-# `previous` of the first line.
+# The value of `previous` in the first line.
 BEGIN = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedEntry:
-    """A line of the file. `head` is the hash of the line, and the `previous` of the next line; `size` is in bytes."""
+    """A line of the file. `head` is the hash of the line, which the next line has as its `previous`. `size` is in
+    bytes.
+    """
 
     number: int
     entry: dict[str, Any]
@@ -29,7 +31,7 @@ class ChainedEntry:
 
 
 def values_of(entry: AuditEntry) -> dict[str, Any]:
-    """The members of a line, after a round trip through JSON."""
+    """Returns the members of a line, with the types that they have after a round trip through JSON."""
     return {
         "id": entry.id,
         "created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
@@ -50,7 +52,7 @@ def hash_of(line: bytes) -> str:
 
 
 def chained(lines: Iterable[bytes]) -> Iterator[ChainedEntry]:
-    """The entries of a file. Raises ConfigError for the first line that does not continue the chain."""
+    """Yields the entries of a file. Raises ConfigError at the first line that does not continue the chain."""
     head, last = BEGIN, 0
     for number, line in enumerate(lines, 1):
         try:

@@ -1,4 +1,4 @@
-"""Lines of an audit file as OpenTelemetry log records, sent by OTLP over HTTP in JSON."""
+"""Sends the lines of an audit file as OpenTelemetry log records, by OTLP over HTTP in JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADER
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """An entry with its line. `previous` is the hash of the line before."""
+    """An entry and its line in the file. `previous` is the hash of the line before."""
 
     entry: AuditEntry
     line: bytes
@@ -28,13 +28,13 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """A collector for records at `url`, usually ending in `/v1/logs`."""
+    """A collector that receives records at `url`, which usually ends in `/v1/logs`."""
 
     url: str
     headers: Mapping[str, str]
 
     async def send(self, lines: Sequence[AuditLine]) -> None:
-        """Raises ConfigError unless the collector has accepted all records."""
+        """Sends the lines. Raises ConfigError unless the collector accepts all records."""
         try:
             async with httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as http:
                 response = await http.post(
@@ -51,7 +51,7 @@ class Collector:
 
 
 def collector_at(url: str, environment: Mapping[str, str]) -> Collector:
-    """The collector, with the headers of OpenTelemetry's variables."""
+    """Returns the collector at `url`, with the headers that OpenTelemetry's environment variables define."""
     headers = dict[str, str]()
     for variable in _HEADERS:
         for pair in environment.get(variable, "").split(","):
@@ -66,7 +66,7 @@ def _rejected(content: bytes) -> int:
         partial = (msgspec.json.decode(content) or {}).get("partialSuccess") or {}
         return int(partial.get("rejectedLogRecords") or 0)
     except (msgspec.DecodeError, AttributeError, ValueError):
-        return 0  # a proxy, or another form of answer: the status decides
+        return 0  # the answer is a proxy's, or has another form: the status decides
 
 
 def _request(lines: Sequence[AuditLine]) -> Mapping[str, Any]:
@@ -76,7 +76,9 @@ def _request(lines: Sequence[AuditLine]) -> Mapping[str, Any]:
 
 
 def _record(line: AuditLine) -> Mapping[str, Any]:
-    """The body is the line itself: its SHA-256, including the line break, is `audit.hash`."""
+    """Returns the record of a line. Its body is the line itself, and `audit.hash` is the SHA-256 of the line with its
+    line break.
+    """
     entry, time = line.entry, str(int(line.entry.created_at.timestamp() * 1e6) * 1000)
     named = {
         "audit.id": entry.id,

@@ -1,4 +1,4 @@
-"""`turnstream audit export` and `turnstream audit verify`."""
+"""The commands `turnstream audit export` and `turnstream audit verify`."""
 
 import asyncio
 import fcntl
@@ -28,8 +28,8 @@ EXPORTED = "audit.exported"
 _PAGE = 500
 
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '5s', true)")
-# An entry gets its id before its transaction commits. When this lock is granted, all smaller ids are committed, or will
-# never be committed.
+# An entry gets its id before its transaction commits. When this lock is granted, every smaller id is either committed
+# or will never be committed.
 AWAIT_WRITERS = Statement("LOCK TABLE audit IN SHARE MODE")
 GET_LAST_ID = Statement("SELECT coalesce(max(id), 0) AS id FROM audit")
 GET_ENTRIES = Statement(
@@ -46,8 +46,8 @@ GET_HEADS = Statement(f"SELECT detail FROM audit WHERE kind = '{EXPORTED}' ORDER
 def export(file: Path, otlp: str | None) -> None:
     """Append the new entries of the audit trail to FILE.
 
-    Each line has the hash of the line before it. The command prints the hash of the last line: keep it elsewhere.
-    Entries that a collector does not accept are not appended: the next call sends them again.
+    Each line has the hash of the line before it. The command prints the hash of the last line: keep this hash
+    elsewhere. If a collector does not accept entries, they are not appended, and the next call sends them again.
     """
     added, head = asyncio.run(
         _export(read_settings(), file, None if otlp is None else collector_at(otlp, read_environment()))
@@ -62,7 +62,8 @@ def export(file: Path, otlp: str | None) -> None:
 def verify(file: Path, head: str | None) -> None:
     """Compare FILE with itself and with the audit trail.
 
-    Changed, missing and inserted entries are an error. Entries that retention has removed are not.
+    A changed, missing or inserted entry is an error. An entry that retention has removed from the audit trail is no
+    error.
     """
     entries = asyncio.run(_verify(read_settings(), file, head))
     click.echo(f"The {entries} entries of {file} are unchanged, and so are those of {database_name(read_settings())}.")
@@ -70,7 +71,7 @@ def verify(file: Path, head: str | None) -> None:
 
 @contextmanager
 def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
-    """The file, locked against other exports."""
+    """Opens the file, and locks it against other exports."""
     try:
         flags = os.O_RDWR | os.O_CREAT if "+" in mode else os.O_RDONLY
         with os.fdopen(os.open(path, flags, 0o600), mode) as file:
@@ -89,7 +90,7 @@ async def _export(settings: Settings, path: Path, collector: Collector | None) -
             head, behind = each.head, each.entry["id"]
             end += each.size
         file.seek(end)
-        file.truncate()  # the incomplete line of a killed export
+        file.truncate()  # removes the incomplete line of a killed export
         added = 0
         async with open_present_database(settings) as database:
             until = await _last_id(database)
@@ -115,7 +116,7 @@ def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 async def _last_id(database: Database) -> int:
     async with database.transaction() as transaction:
-        await transaction.row(SHORT_WAIT)  # writers wait for this lock
+        await transaction.row(SHORT_WAIT)  # writers of the audit trail wait for this lock
         await transaction.rows(AWAIT_WRITERS)
         row = await transaction.row(GET_LAST_ID)
         assert row is not None
@@ -129,7 +130,9 @@ async def _entries(database: Database, behind: int, until: int) -> Sequence[Audi
 
 
 async def _verify(settings: Settings, path: Path, head: str | None) -> int:
-    """Returns the number of entries. Raises ConfigError for the first difference."""
+    """Compares the file with the audit trail, and returns the number of entries. Raises ConfigError at the first
+    difference.
+    """
     behind, count = 0, 0
     now = datetime.now(UTC)
     kept = now - timedelta(days=settings.retain_audit_days)
@@ -164,7 +167,9 @@ async def _between(database: Database, behind: int, until: int) -> Sequence[Audi
 
 
 def _compare(line: ChainedEntry, stored: AuditEntry | None, kept_since: datetime) -> None:
-    """Raises ConfigError. Retention may have removed an entry older than `kept_since`."""
+    """Compares a line with its stored entry. Raises ConfigError if they differ, or if an entry is missing that is newer
+    than `kept_since`: retention may have removed older entries.
+    """
     if stored is None:
         created_at = datetime.fromisoformat(line.entry["created_at"])
         if created_at >= kept_since:

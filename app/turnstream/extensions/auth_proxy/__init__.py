@@ -1,4 +1,4 @@
-"""A proxy in front of the server, with its own login."""
+"""Accepts requests from a proxy that runs in front of the server and logs people in."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,5 +35,5 @@ async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     yield TrustedProxy(secret, given.scopes(), *headers, prefix).identity_of
 
 
-# Authenticators run in the order of these names: the proxy before an issuer.
+# Authenticators run in the order of these names, so the proxy is asked before an issuer of tokens.
 EXTENSION = Extension("auth_proxy", "a proxy that logs people in", settings=AuthProxySettings, way=_way)

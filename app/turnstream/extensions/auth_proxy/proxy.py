@@ -1,4 +1,4 @@
-"""Authentication by a proxy, which names the owner in a header, and proves its identity by a secret."""
+"""Authenticates requests from a proxy, which names the owner in a header and proves its own identity by a secret."""
 
 import hmac
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ SECRET_HEADER = "X-Turnstream-Proxy-Secret"  # noqa: S105, a name
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxy:
-    """Authenticates requests of the proxy. Roles are separated by commas or spaces. `prefix` begins the names of its
-    owners.
+    """Authenticates requests that come from the proxy. In `roles_header`, commas or spaces separate the roles. `prefix`
+    is put before the owner's name.
     """
 
     secret: str
@@ -41,7 +41,9 @@ class TrustedProxy:
 
 
 def _single(request: Request, name: str) -> str | None:
-    """Raises Unauthorized for a repeated header: the client may have sent one of the values."""
+    """Returns the value of a header. Raises Unauthorized for a repeated header, because the client may have sent one of
+    the values.
+    """
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise Unauthorized(f"`{name}` must be sent once.")

@@ -1,4 +1,4 @@
-"""Branches of a chat: their deletion, and the siblings and descendants of a turn."""
+"""Deletes branches of a chat, and lists the siblings and descendants of a turn."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

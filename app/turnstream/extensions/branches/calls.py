@@ -1,4 +1,4 @@
-"""The calls of branches."""
+"""The API calls for branches."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint

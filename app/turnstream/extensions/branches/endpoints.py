@@ -1,4 +1,4 @@
-"""Handlers of branches: their deletion, and the siblings and descendants of a turn."""
+"""Handlers that delete branches, and that list the siblings and descendants of a turn."""
 
 from collections.abc import Sequence
 from uuid import UUID

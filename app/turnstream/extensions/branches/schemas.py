@@ -1,4 +1,4 @@
-"""Bodies of the calls of branches."""
+"""Bodies of the API calls for branches."""
 
 from typing import Annotated
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Pages in browsers: pages of other origins, and tokens for requests without headers."""
+"""Serves browsers: admits pages of other origins, and makes tokens for requests that cannot send headers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

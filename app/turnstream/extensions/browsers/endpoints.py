@@ -1,4 +1,4 @@
-"""The exchange of a credential for a short-lived browser token with fewer rights."""
+"""Handles the exchange of a credential for a short-lived browser token with fewer rights."""
 
 from datetime import timedelta
 from typing import Any, cast
@@ -78,7 +78,9 @@ async def create_token(request: Request) -> Response:
 
 
 def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
-    """Raises RequestRefused, and Forbidden for a folder without access by the credential."""
+    """Returns the folder of documents that the token may reach. Raises RequestRefused for an invalid folder, and
+    Forbidden for a folder that the credential may not reach.
+    """
     if sent.documents is None:
         return identity.folder
     check_path(sent.documents, "documents")
@@ -89,7 +91,9 @@ def _folder(sent: BrowserTokenIn, identity: Identity) -> str | None:
 
 
 async def _fixed(options: FixedOptions, owner: str, services: Services) -> dict[str, Any]:
-    """Returns the options to store. Raises RequestRefused for options that are invalid for every turn here."""
+    """Returns the fixed options in the form in which they are stored. Raises RequestRefused for options that no turn on
+    this server could have.
+    """
     named = {name: value for name in FIXABLE if (value := getattr(options, name)) is not None}
     prompt = {name: named.pop(name) for name in ("system_prompt",) if name in named}
     return {**prompt, **await services.resolver.new_settings(owner, ChatSettings(**named), "fixed")}

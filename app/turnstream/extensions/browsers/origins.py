@@ -1,4 +1,4 @@
-"""Pages of other origins: the headers that browsers allow in their requests and responses."""
+"""Admits pages of other origins: declares the headers that browsers allow in requests and responses of such pages."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extensions.browsers.settings import BrowserSettings
 
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
-# A browser hides all response headers that are not listed here, except a few.
+# Browsers hide all response headers from these pages, except a few headers and the headers listed here.
 _EXPOSED = (
     "Age",
     "ETag",
@@ -27,7 +27,9 @@ _EXPOSED = (
 
 
 def allowed_origins(settings: BrowserSettings) -> frozenset[str]:
-    """The origins whose pages may call the API. Raises ConfigError for an invalid origin: `*` would admit all pages."""
+    """Returns the origins whose pages may call the API. Raises ConfigError for an invalid origin, such as `*`, which
+    would admit all pages.
+    """
     origins = frozenset((settings.cors_origins or "").replace(",", " ").split())
     if wrong := sorted(origin for origin in origins if not _ORIGIN.fullmatch(origin)):
         raise ConfigError(
@@ -40,7 +42,9 @@ def allowed_origins(settings: BrowserSettings) -> frozenset[str]:
 
 
 def cross_origin(settings: BrowserSettings) -> Sequence[Middleware]:
-    """Adds nothing without origins: browsers then hide all responses from pages of other origins."""
+    """Returns the middleware that admits the pages of other origins. Without allowed origins there is no middleware,
+    and browsers hide all responses from such pages.
+    """
     origins = allowed_origins(settings)
     if not origins:
         return ()
@@ -49,7 +53,7 @@ def cross_origin(settings: BrowserSettings) -> Sequence[Middleware]:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
-            allow_headers=("*",),  # all requested headers: SDKs send additional headers
+            allow_headers=("*",),  # allows every requested header, because SDKs send additional headers
             allow_credentials=settings.cors_credentials,
             expose_headers=_EXPOSED,
         ),

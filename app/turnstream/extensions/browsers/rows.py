@@ -1,4 +1,4 @@
-"""Rows of short-lived tokens."""
+"""Creates the rows of short-lived tokens."""
 
 from uuid import UUID
 
@@ -8,8 +8,8 @@ from turnstream.storage.database import Database, Statement
 from turnstream.storage.owners.tokens import STORED_TOKEN, Tokens
 from turnstream.storage.rows import to_json
 
-# Without a row the exchanged token was deleted meanwhile. Each new token removes some expired tokens, and adds an audit
-# entry.
+# Each new token removes some expired tokens, and adds an audit entry. The statement returns no row if the exchanged
+# token was deleted meanwhile.
 CREATE_BROWSER_TOKEN = Statement(
     """
     WITH expired AS (
@@ -40,8 +40,8 @@ CREATE_BROWSER_TOKEN = Statement(
 
 async def create_for_browser(database: Database, tokens: Tokens, identity: Identity, actor: str | None = None) -> str:
     """Creates a short-lived token for `identity`, in exchange for its credential. If the credential is a stored token,
-    the new token is deleted with it. `actor` is the caller, for the audit trail, if different. Raises Unauthorized if
-    the stored token no longer exists.
+    the new token is deleted together with it. `actor` is the caller whom the audit trail names, if this is not
+    `identity`. Raises Unauthorized if the stored token no longer exists.
     """
     kind, mark, parent = (identity.credential or "").partition(":")
     id, token, digest = tokens.new("tb")

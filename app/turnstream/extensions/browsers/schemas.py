@@ -1,4 +1,4 @@
-"""The exchange of a credential for a browser token: request and response."""
+"""Request and response of the call that exchanges a credential for a browser token."""
 
 from datetime import datetime
 from typing import Annotated
@@ -13,8 +13,8 @@ from turnstream.domain.identity import LONGEST_OWNER, SCOPES, Scope
 
 
 class BrowserTokenIn(Body):
-    """The rights of the new token: at most what the credential of the request does. `owner` and `plan` need the scope
-    `admin`, with which a backend makes tokens for its users.
+    """The rights of the new token. They may not exceed the rights of the request's credential. `owner` and `plan` need
+    the scope `admin`, with which a backend makes tokens for its users.
     """
 
     scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=len(SCOPES))] = None

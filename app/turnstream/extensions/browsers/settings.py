@@ -1,4 +1,4 @@
-"""The settings for pages in browsers."""
+"""Settings for browsers: origins, cookies and tokens in addresses."""
 
 from typing import Final
 

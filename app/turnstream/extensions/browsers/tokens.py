@@ -1,5 +1,5 @@
-"""Short-lived tokens for browsers, which cannot send a header with an `EventSource` or a link: in the URL, and in a
-cookie.
+"""Authenticates browsers by short-lived tokens in the URL or in a cookie, because an `EventSource` or a link cannot
+send a header.
 """
 
 from collections.abc import Collection
@@ -18,9 +18,9 @@ from turnstream.storage.owners.tokens import BROWSER_TOKEN
 
 @dataclass(frozen=True, slots=True)
 class TokensInBrowsers:
-    """Authenticates only tokens of POST /api/tokens. `in_urls`: also in URLs of streams, for tokens that may only read.
-    `cookie`: the name of a cookie. The cookie is accepted only from pages of this server's origin and of `origins`,
-    because browsers send cookies with requests of any page.
+    """Authenticates only tokens that POST /api/tokens has created. If `in_urls` is true, a token that may only read is
+    also accepted in the URL of a stream. `cookie` is the name of the cookie. The cookie is accepted only from pages of
+    this server's origin and of `origins`, because browsers send cookies with requests from any page.
     """
 
     stored: StoredTokens
@@ -42,7 +42,7 @@ class TokensInBrowsers:
         if endpoint.method != "GET" or not endpoint.is_stream:
             raise Unauthorized(f"`{URL_PARAMETER}` is for streams alone; send `Authorization: Bearer TOKEN`.")
         identity = await self._short_lived(token)
-        if identity.scopes != {"read"}:  # histories and proxy logs keep addresses
+        if identity.scopes != {"read"}:  # browser histories and proxy logs store addresses
             raise Unauthorized(
                 f'A token in `{URL_PARAMETER}` must only read: create the token with `"scopes": ["read"]`.'
             )
@@ -60,8 +60,8 @@ class TokensInBrowsers:
 
 
 def _taken_from_url(request: Request) -> str | None:
-    """Returns the token of the address, and removes it from the address, so that no later log contains it. The check of
-    running streams uses the same token.
+    """Returns the token in the address, and removes it from the address, so that no later log contains the token. The
+    token is kept for later checks of the running stream.
     """
     found: str | None = getattr(request.state, URL_PARAMETER, None)
     query = request.scope["query_string"].decode("latin-1")

@@ -1,4 +1,4 @@
-"""Lists of models and tools."""
+"""Lists the models and the tools of the server."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

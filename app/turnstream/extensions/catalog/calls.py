@@ -1,4 +1,4 @@
-"""The calls that list models and tools."""
+"""The API calls that list models and tools."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint

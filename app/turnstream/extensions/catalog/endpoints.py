@@ -1,4 +1,4 @@
-"""Handlers of the catalog: the models and tools of this server."""
+"""Handlers that list the models and tools of this server."""
 
 from dataclasses import asdict
 

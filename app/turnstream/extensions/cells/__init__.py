@@ -1,4 +1,4 @@
-"""Cells: several Postgres with their replicas, each for some of the owners; and moves of owners between them."""
+"""Cells: several Postgres databases, each with its replicas and some of the owners. An owner can move between cells."""
 
 from pydantic import Field
 

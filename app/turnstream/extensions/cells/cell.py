@@ -1,4 +1,4 @@
-"""The cell of this server refuses owners of other cells, and changes of a moving owner."""
+"""Refuses calls of owners who belong to another cell, and changes by an owner who is being moved."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -10,8 +10,8 @@ from turnstream.extensions.cells.moves import LOOK, Move, Moves
 
 
 class Cell:
-    """This server as one cell of several: rejects calls for owners of other cells, and follows the moves of owners.
-    `release` returns the running turns of owners to the queue.
+    """This server as one of several cells. Refuses calls for owners of other cells, and reads the moves of owners
+    repeatedly. `release` returns the running turns of the given owners to the queue.
     """
 
     def __init__(self, name: str, moves: Moves, release: Callable[[Collection[str]], None]) -> None:
@@ -21,7 +21,9 @@ class Cell:
         self._moves: Mapping[str, Move] = {}
 
     def admit(self, identity: Identity, changes: bool) -> None:
-        """Raises OfAnotherCell; and Unavailable for a call that `changes` data during the move of its owner."""
+        """Raises OfAnotherCell for an owner of another cell. Raises Unavailable for a call that `changes` data while
+        its owner is moved.
+        """
         move = self._moves.get(identity.owner)
         if move is None:
             if identity.cell not in {None, self._name}:
@@ -34,7 +36,7 @@ class Cell:
             )
 
     async def follow(self) -> None:
-        """Reads the moves until it is cancelled. Raises StorageError."""
+        """Reads the moves repeatedly, until this task is cancelled. Raises StorageError."""
         while True:
             self._moves = await self._table.all()
             if held := [owner for owner, move in self._moves.items() if move.held]:

@@ -1,4 +1,4 @@
-"""`turnstream owners move`."""
+"""The command `turnstream owners move`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ from turnstream.storage.owners.audit import AuditTrail
 def move(owner: str, cell: str, url: str, master_key: str | None) -> None:
     """Move OWNER from the cell of the settings to another one.
 
-    Rows that no longer change are copied first. Then changes are refused with 503 for some seconds; running turns
-    pause, and continue in the new cell. An interrupted move can be repeated. The rows in the old cell keep the owner
+    Rows that no longer change are copied first. Then, for some seconds, changes are refused with 503; running turns
+    pause, and continue in the new cell. An interrupted move can be repeated. The rows in the old cell get the owner
     `OWNER (moved to CELL)` and must be erased.
     """
     settings = read_settings()
@@ -51,7 +51,7 @@ async def _move(
     check_present(settings)
     masters = master_keys(settings)
     theirs = masters if master_key is None else read_master_keys(TARGET_MASTER_KEY, master_key, settings)
-    # Neither cell is migrated here: its replicas may still have the older version.
+    # No cell is migrated here, because its replicas may still run the older version.
     async with (
         database_url(settings) as source_url,
         connect(session_url(settings, source_url), size=settings.pool_size, actor=actor()) as source,

@@ -1,4 +1,4 @@
-"""Copies of rows from one database to another in their stored form."""
+"""Copies rows from one database to another, in the form in which they are stored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +10,7 @@ from turnstream.storage.database import Statement, Transaction, limit_of, prepar
 async def copy_rows(
     source: Transaction, target: Transaction, table: str, columns: Sequence[str], statement: Statement, **values: Any
 ) -> int:
-    """Copies the rows of `statement` into `table` of another database; returns their number."""
+    """Copies the rows that `statement` returns into `table` of another database, and returns the number of rows."""
     reader, writer = source.raw, target.raw
     sql, arguments = prepared(statement, values, source.key)
     chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)

@@ -1,4 +1,4 @@
-"""Owners that moved to or from another cell, for the servers of a cell; owner_move.py moves them."""
+"""Reads which owners move to or from another cell, for the servers of a cell. The move itself is in owner_move.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from turnstream.storage.database import Database, Statement
 
 MoveState = Literal["leaving", "gone", "arrived"]
 
-# Seconds between two reads of the moves by a replica.
+# Seconds that a replica waits between two reads of the moves.
 LOOK = 1.0
 
 GET_MOVES = Statement("SELECT owner, cell, state, held_until > now() AS held FROM moves")
@@ -28,6 +28,6 @@ class Moves:
         self._database = database
 
     async def all(self) -> Mapping[str, Move]:
-        """The moved owners, by name."""
+        """Returns the moves by owner."""
         rows = await self._database.rows(GET_MOVES)
         return {row["owner"]: Move(row["cell"], row["state"], bool(row["held"])) for row in rows}

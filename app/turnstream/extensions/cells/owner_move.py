@@ -1,9 +1,11 @@
-"""The move of an owner between cells: all its rows, from one Postgres into another.
+"""Moves an owner between cells: copies all rows of the owner from one Postgres to another.
 
 Rows that no longer change are copied ahead (owner_ahead.py). Then the owner is held: the API refuses changes, running
-turns return to the queue, and no replica claims them. Then the rest is copied, in one transaction in each database. The
-transaction of the old cell commits first: the rows get the name of a departed owner, so no request finds them, and no
-row is lost if the transaction of the new cell fails. The move is then repeated, from the departed owner.
+turns return to the queue, and no replica claims them. Then the remaining rows are copied, in one transaction in each
+database.
+
+The transaction of the old cell commits first. It gives the rows to a departed owner, so that no request finds them. If
+the transaction of the new cell then fails, no row is lost: the move is repeated with the rows of the departed owner.
 """
 
 import asyncio
@@ -29,14 +31,15 @@ from turnstream.storage.runs.queue import NOTIFY, QUEUED
 
 TARGET_MASTER_KEY: Final = "TARGET_MASTER_KEY"
 
-# Seconds for running turns to return to the queue, and for the copy of all rows. Then an owner with an unfinished move
-# is served again.
+# Most seconds for running turns to return to the queue, and for each statement that copies rows. If a move does not
+# finish in this time, the owner is served again.
 _SETTLE = 30.0
 _COPY = 1800.0
 _PAUSE = 0.1
 
 _MOVED: Final[Collection[Nature]] = {"content", "state", "credential"}
-# Webhooks of the departed owner are not sent. A repeated move makes them due again.
+# Columns that get a new value when a row is copied. The webhooks of a departed owner are never due (`infinity`), so
+# they are not sent; a repeated move makes them due again.
 _CHANGED: Final[Mapping[str, str]] = {
     "owner": "CAST(:name AS text)",
     "due_at": "CASE WHEN due_at = 'infinity' THEN now() ELSE due_at END",
@@ -52,7 +55,7 @@ GET_RELATIONS = Statement(RELATIONS)
 GET_REVISION: Final = {table: Statement(f"SELECT version_num FROM {table}") for table in VERSION_TABLES}
 GET_MOVE = Statement("SELECT cell, state FROM moves WHERE owner = :owner")
 GET_KEY = Statement("SELECT wrapped, created_at, earlier FROM owner_keys WHERE owner = :owner")
-# The encryption key of the rows copied ahead.
+# Records the encryption key with which rows were copied ahead.
 MARK_KEY = Statement(
     """
     INSERT INTO owner_keys (owner, master, wrapped, created_at) VALUES (:owner, :master, :wrapped, :created_at)
@@ -71,7 +74,8 @@ GET_COLUMNS = Statement(
     WHERE table_schema = current_schema() AND table_name = ANY(CAST(:tables AS text[])) ORDER BY 1
     """
 )
-# Such replicas would run a turn without the tools that its request does not contain (`keep_tool_set`).
+# Finds a replica of an earlier version. It would run a turn without tools, because it does not read tool sets
+# (`keep_tool_set`).
 GET_REPLICA_WITHOUT_TOOL_SETS = Statement(
     "SELECT address FROM replicas WHERE NOT reads_tool_sets AND lease_until > now() - interval '5 minutes' LIMIT 1"
 )
@@ -84,8 +88,8 @@ HOLD = Statement(
     RETURNING owner
     """
 )
-# The lock is granted when all transactions that write one of these tables have ended. Later writes are refused by the
-# trigger (`refuse_owner_who_moves`), or by the gate of the API.
+# The lock is granted when all transactions that write one of these tables have ended. Later writes are refused by a
+# trigger (`refuse_owner_who_moves`) or by the API.
 AWAIT_WRITERS = Statement("LOCK TABLE chats, uploads, documents IN SHARE MODE")
 SHORT_WAIT = Statement("SELECT set_config('lock_timeout', '2s', true)")
 LET_GO = Statement("DELETE FROM moves WHERE owner = :owner AND state = 'leaving' RETURNING owner")
@@ -94,7 +98,8 @@ RUNNING = Statement(
 )
 LOCK_MOVE = Statement("SELECT FROM moves WHERE owner = :owner AND held_until > clock_timestamp() FOR UPDATE")
 LOCK_CHATS = Statement("SELECT id FROM chats WHERE owner = :owner FOR UPDATE", timeout=_COPY)
-# Exchanges that wait for the lock compare this time. The time is a microsecond later, and before every later change.
+# Exchanges that wait for the lock of a chat compare its `updated_at`, so this time must change. A microsecond is
+# enough, and every later change has a later time.
 DEPART_CHATS = Statement(
     "UPDATE chats SET owner = :departed, updated_at = updated_at + interval '1 microsecond' WHERE owner = :owner",
     timeout=_COPY,
@@ -103,7 +108,7 @@ HOLD_BACK_WEBHOOKS = tuple(
     Statement(f"UPDATE {table} SET due_at = 'infinity' WHERE due_at IS NOT NULL AND {_ROWS['turn_id']}", timeout=_COPY)
     for table in ("webhooks", "waiting_webhooks")
 )
-# Turns of the departed owner are never claimed.
+# Holds the departed owner forever, so that no replica claims the turns of this owner.
 HOLD_DEPARTED = Statement(
     "INSERT INTO moves (owner, cell, state, held_until) VALUES (:departed, :cell, 'leaving', 'infinity')"
 )
@@ -120,8 +125,8 @@ NEED_TOKENS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table to move. `copied` reads the rows of :owner as rows of :name. `count` counts the rows with this owner and
-    name.
+    """A table that is moved. `copied` reads the rows of :owner, with :name as their owner. `count` counts the rows:
+    credentials by :name, and all other rows by :owner.
     """
 
     name: str
@@ -132,11 +137,11 @@ class _Table:
 
 
 def _moved_tables() -> Iterator[_Table]:
-    """The tables in order: each table follows the tables that its rows refer to."""
+    """Yields the tables in the order of the copy: a table comes after the tables that its rows refer to."""
     for table in ALL_TABLES.values():
         ownership, columns = table.ownership, stored_columns(table.name)
         if ownership.path is not None and ownership.nature in _MOVED:
-            # Credentials of the old cell keep their owner: requests with them are redirected.
+            # The credentials in the old cell keep their owner, so that requests with them are redirected.
             condition = "owner = :name" if ownership.nature == "credential" else _ROWS[ownership.path]
             values = ", ".join(_CHANGED.get(name, f'"{name}"') for name in columns)
             rows = f"FROM {table.name} WHERE {condition}"
@@ -172,8 +177,8 @@ async def _revision(database: Database) -> str | None:
 
 
 class OwnerMove:
-    """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step with its name.
-    `masters` are the master keys of both cells.
+    """Moves `owner` from the cell `here` to the cell `there`. `step` is called before each step, with the name of the
+    step. `masters` are the master keys of the two cells.
     """
 
     def __init__(
@@ -193,8 +198,8 @@ class OwnerMove:
         self._ahead = OwnerAhead(owner, step)
 
     async def run(self) -> None:
-        """The next call repeats or completes a move that was interrupted at any moment. Raises NotFound and ConfigError
-        if the move is refused, StorageError if Postgres fails.
+        """Moves the owner. If a call is interrupted at any moment, the next call repeats or completes the move. Raises
+        NotFound and ConfigError if the move is refused, and StorageError if Postgres fails.
         """
         await self._check_versions()
         before = await self._source.row(GET_MOVE, owner=self._owner)
@@ -206,7 +211,7 @@ class OwnerMove:
         else:
             await self._mark_key()
             await self._ahead.copy_ahead(self._source, self._target)
-            await self._check_versions()  # the copy may have taken hours
+            await self._check_versions()  # checked again, because the copy may have taken hours
             await self._check(None)
             try:
                 self._step("hold")
@@ -222,7 +227,9 @@ class OwnerMove:
         await self._target.row(NOTIFY, payload=QUEUED)
 
     async def counts(self) -> Mapping[str, int]:
-        """Returns the owner's row counts in the new cell, by table. The duration depends on the number of rows."""
+        """Returns the number of the owner's rows in each table of the new cell. The duration grows with the number of
+        rows.
+        """
         counts = {}
         for table in MOVED:
             (row,) = await self._target.rows(table.count, owner=self._owner, name=self._owner)
@@ -230,7 +237,9 @@ class OwnerMove:
         return counts
 
     async def _check_versions(self) -> None:
-        """Migrations may change the meaning of rows without changing columns."""
+        """Raises ConfigError unless both cells and this command have the same version. Equal columns are not enough: a
+        migration may change the meaning of rows.
+        """
         here, there, mine = await _revision(self._source), await _revision(self._target), newest_revision()
         if not here == there == mine:
             raise ConfigError(
@@ -298,7 +307,9 @@ class OwnerMove:
                 )
 
     async def _mark_key(self) -> None:
-        """Deletes copies under a previous key: no replica could decrypt them."""
+        """Records the key of the rows that are copied ahead. If copies have an earlier key, deletes them, because no
+        replica could decrypt them.
+        """
         key, name = await self._source.row(GET_KEY, owner=self._owner), arriving_name(self._owner)
         marked = await self._target.row(GET_KEY, owner=name)
         if marked is not None and (key is None or marked["created_at"] != key["created_at"]):
@@ -322,7 +333,9 @@ class OwnerMove:
             await target.rows(DELETE_KEY_MARK, owner=arriving_name(self._owner))
 
     async def _wrapped_for_target(self, wrapped: bytes) -> tuple[bytes, bytes]:
-        """Returns the id of the new cell's master key, and the owner's key wrapped by it. Raises ConfigError."""
+        """Returns the id of the new cell's master key, and the owner's key wrapped with this master key. Raises
+        ConfigError.
+        """
         here, there = self._masters
         if here is None or there is None:
             cell, setting = (self._here, "TURNSTREAM_MASTER_KEY") if here is None else (self._there, TARGET_MASTER_KEY)
@@ -346,7 +359,7 @@ class OwnerMove:
             await source.rows(AWAIT_WRITERS)
 
     async def _settle(self) -> None:
-        """Waits until every replica has read the move, and none runs a turn of the owner."""
+        """Waits until every replica has read the move, and no replica runs a turn of the owner."""
         await asyncio.sleep(2 * LOOK)
         end = monotonic() + _SETTLE - 3 * LOOK
         while running := await self._source.row(RUNNING, owner=self._owner):

@@ -1,4 +1,4 @@
-"""The stream of a chat: its changes, and the events of all its turns, on one connection."""
+"""Streams a chat on one connection: the chat's own changes, and the events of all its turns."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

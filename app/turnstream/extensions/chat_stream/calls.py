@@ -1,4 +1,4 @@
-"""The call that streams a chat."""
+"""The API call that streams a chat."""
 
 from turnstream.api.http.call_group import CallGroup, EventStream
 from turnstream.api.http.endpoint import Endpoint, Query

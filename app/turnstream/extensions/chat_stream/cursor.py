@@ -1,4 +1,4 @@
-"""The text of a chat's cursor, read from a request."""
+"""Decodes the cursor of a chat from the text in a request."""
 
 import re
 from hashlib import sha256
@@ -11,10 +11,10 @@ from turnstream.stream.chat_cursor import ChatCursor
 
 _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-]*)(?:,[0-9a-f]{1,16}:[0-9-]*)*)?")
 
-# The most turns of a chat that are streamed at once. Newer turns follow when other turns have ended.
+# The most turns of a chat that are streamed at the same time. Newer turns follow when some of these turns have ended.
 MOST_OPEN = 100
-# The most turns in a cursor: more than are streamed, because the page of a chat may show more. A cursor of this size
-# still fits into the headers that servers and proxies accept.
+# The most turns that a cursor names. This is more than the number of streamed turns, because the page of a chat may
+# show more. A cursor of this size still fits into the headers that servers and proxies accept.
 _MOST_NAMED = 300
 
 UNKNOWN_CURSOR = (
@@ -23,7 +23,7 @@ UNKNOWN_CURSOR = (
 
 
 def parse_cursor(text: str) -> ChatCursor:
-    """Raises ValueError for a text that is no cursor of a stream."""
+    """Decodes a cursor. Raises ValueError for a text that is no cursor of a chat's stream."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError("the cursor of a chat must be the `id` of an event of that chat's stream")
@@ -36,5 +36,5 @@ def parse_cursor(text: str) -> ChatCursor:
 
 
 def digest_of(chat: Chat) -> str:
-    """A digest of the chat's own fields in events."""
+    """Returns a digest of those fields of the chat that its events show."""
     return sha256(to_json([chat.title, chat.system_prompt, chat.settings]).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The stream of a chat: the SSE endpoint around its reader, and its frames."""
+"""The SSE endpoint that streams a chat, and the frames of this stream."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -40,7 +40,7 @@ async def stream_chat(request: Request) -> Response:
 
 
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor, *, caught_up: bool) -> ChatReader:
-    """Raises NotFound, and ValueError for a cursor of another chat."""
+    """Returns a reader of the chat, from `cursor` on. Raises NotFound, and ValueError for a cursor of another chat."""
     await services.storage.chats.get(owner, chat)
     reader = ChatReader(sources_of(services), owner, chat, cursor, frame, caught_up=caught_up)
     await reader.open()
@@ -54,11 +54,11 @@ def sources_of(services: Services) -> Sources:
 
 
 def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
-    """One SSE frame. An event of a turn equals the event in the turn's own stream, with the additional member
-    `turn`.
+    """Encodes one SSE frame. An event of a turn has the same members as in the turn's own stream, and the additional
+    member `turn`.
     """
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
-    if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
+    if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # a short path for the most frequent event
         delta = item.event
         return b'%bevent: block_delta\ndata: {"turn":"%b","index":%d,"offset":%d,"text":%b}\n\n' % (
             position,

@@ -1,4 +1,6 @@
-"""Events of the stream of a chat: its own, and those of its turns with the id of the turn."""
+"""The events in the stream of a chat: the chat's own events, and the events of its turns, to which the turn's id is
+added.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -33,7 +35,9 @@ class TurnEvent(EventSchema):
 
     @classmethod
     def members(cls, event: Turn) -> dict[str, Any]:
-        """All members of a user turn; of an answer only those that its own events lack."""
+        """Returns all members of a user turn. For an answer, returns only the members that the answer's own events
+        lack.
+        """
         members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
         return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
@@ -58,12 +62,12 @@ class QueueNotice(EventSchema):
     """
 
 
-_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # of a connection, not of a turn
+_OF_STREAM = (AccessEndedNotice, CaughtUpNotice)  # these events are about a connection, not about a turn
 
 
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
-    """The same event in the stream of a chat: with the id of its turn."""
+    """Returns the model of a turn's event in the stream of a chat, where the event also has the id of its turn."""
     return create_model(f"Chat{model.__name__}", __base__=model, __doc__=model.__doc__, turn=(UUID, ...))
 
 

@@ -1,4 +1,4 @@
-"""The reader of a chat: changes of its rows, and the events of all its open turns."""
+"""Reads a chat for one client: changes of its rows, and the events of all its open turns."""
 
 import secrets
 from collections import deque
@@ -27,29 +27,29 @@ from turnstream.stream.reader import PORTION, TurnReader
 from turnstream.stream.wakeup import wait_for_any
 
 _BATCH = 50
-# The characters of each text of a user turn that are read with the turn, and later in each portion of a longer text: a
-# slow reader has no more of the text in memory.
+# How many characters of each text of a user turn are read with the turn, and how many in each later portion of a longer
+# text. A slow reader holds no more of a text in memory.
 _BEGINNING = 8192
 _TEXT_PORTION = 131_072
-# An unguessable placeholder in a frame for the rest of a text.
+# A placeholder that marks, in an encoded frame, the place where the rest of a text belongs. No message can guess it.
 _REST = secrets.token_hex(16)
 
 
 class EventOfTurn(NamedTuple):
-    """An event or a notice of one of the chat's turns."""
+    """An event or a notice of one turn of the chat."""
 
     turn: UUID
     event: Event | Notice
 
 
-# The present chat, or None after its deletion; a new turn for the client; deleted turns; an event of a turn; a notice
-# of the chat or of the stream.
+# The items of a stream: the chat as it is now, or None after its deletion; a turn that is new to the client; deleted
+# turns; an event of a turn; a notice about the chat or the stream.
 ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | Notice | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
 class RestOfText(NamedTuple):
-    """The part of a block's text from `offset`, which is read when it is due."""
+    """The part of a block's text that begins at `offset`. It is read only when it is due to be sent."""
 
     turn: UUID
     block: int
@@ -64,8 +64,8 @@ class Sources(NamedTuple):
 
 
 class ChatReader:
-    """One reader of one chat, starting at `cursor`. The cursor is updated in place. With `caught_up` a notice follows
-    the stored events.
+    """Reads one chat for one client, from `cursor` on. The cursor is updated in place. If `caught_up` is true, a notice
+    follows the stored events.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class ChatReader:
         self._cursor = cursor
         self._encode = encode
         self._marks_end = caught_up
-        self._readers: dict[int, TurnReader] = {}  # by the `place` of their turns
-        self._seen = self._wakeup.number  # notifications before the last query
+        self._readers: dict[int, TurnReader] = {}  # each reader, by the `place` of its turn
+        self._seen = self._wakeup.number  # the number of notifications before the last query
         self._more = True
         self._deleted = False
         self._first = b""
-        self._unsent: deque[bytes | RestOfText] = deque()  # of the started frame
+        self._unsent: deque[bytes | RestOfText] = deque()  # the rest of a frame that was begun
 
     async def open(self) -> None:
-        """Loads the turns of the cursor. Raises ValueError for a cursor of another chat."""
+        """Loads the turns that the cursor names. Raises ValueError for a cursor of another chat."""
         cursor = self._cursor
         found = await self._changes.turns_known(self._chat, cursor.place, cursor.open)
         if found is None:
@@ -102,7 +102,7 @@ class ChatReader:
             id, turn = found[place], None
             with suppress(NotFound):
                 turn = None if id is None else await self._turns.get(self._owner, self._chat, id)
-            if turn is None:  # the turn was deleted; the first query of changes detects the deletion
+            if turn is None:  # the turn was deleted, which the first query of changes will detect
                 del cursor.open[place]
             elif position is None:
                 self._first += self._frames_of_turn(turn, place)
@@ -110,7 +110,7 @@ class ChatReader:
                 self._follow(turn, place, position)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """All news for the client, until it is cancelled or the chat is deleted."""
+        """Yields the frames for the client, until the generator is cancelled or the chat is deleted."""
         if self._first:
             yield self._first
         while not self._deleted:
@@ -138,14 +138,14 @@ class ChatReader:
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more turn may be read. An ended turn is sent completely first, so that only one ended turn is in
-        memory.
+        """Whether one more turn may be read. Before that, an ended turn is sent completely, so that at most one ended
+        turn is in memory.
         """
         return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers.values())
 
     async def _query_changes(self) -> bytes:
         is_notified = self._wakeup.number != self._seen
-        self._seen = self._wakeup.number  # before the query: a notification during the query causes another query
+        self._seen = self._wakeup.number  # set first: a notification during the query then causes another query
         update = await retry_while_unavailable(
             partial(self._changes.after, self._owner, self._chat, self._cursor.place, _BATCH)
         )
@@ -177,8 +177,8 @@ class ChatReader:
                     turn, cut = await retry_while_unavailable(
                         partial(self._turns.beginning, self._owner, self._chat, new, _BEGINNING)
                     )
-            # The turn was deleted meanwhile, or moved behind a turn that the client may lack: the next query detects
-            # the change.
+            # The turn was deleted meanwhile, or was moved to follow a turn that the client may lack. The next query
+            # detects this change.
             if turn is None or place_of(turn) != place:
                 self._more = True
                 break
@@ -190,7 +190,9 @@ class ChatReader:
         return frames
 
     def _begin(self, turn: Turn, cut: frozenset[int]) -> bytes:
-        """The start of a user turn's frame with its texts `cut`; `_unsent` has the rest of the frame."""
+        """Encodes a user turn in which the texts of the blocks `cut` are incomplete. Returns the start of the frame;
+        `_unsent` gets the rest.
+        """
         marked = [replace(block, text=block.text + _REST) if block.index in cut else block for block in turn.blocks]
         first, *others = self._encode(replace(turn, blocks=tuple(marked)), self._cursor).split(_REST.encode())
         for index, following in zip(sorted(cut), others, strict=True):
@@ -213,7 +215,7 @@ class ChatReader:
         return self._encode(turn, self._cursor)
 
     def _follow(self, turn: Turn, place: int, position: Cursor) -> None:
-        """Adds a reader of the turn from `position` on."""
+        """Adds a reader that reads the turn from `position` on."""
 
         def encode(event: Event | Notice, cursor: Cursor | None) -> bytes:
             if cursor is None:

@@ -1,4 +1,6 @@
-"""Changes of a chat behind a place (turnstream.storage.chats.chat_changes), for readers with all changes before it."""
+"""Reads the changes of a chat after a place (turnstream.storage.chats.chat_changes), for a reader that has all changes
+up to this place.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from turnstream.storage.rows import OPEN_STATUSES
 
 _DELETION = "2 * CAST(extract(epoch FROM deleted_at) * 1000000 AS bigint)"
 
-# Only deletions of turns that a reader may have seen.
+# Returns new turns, and those deletions whose turns the reader may have seen.
 GET_NEWS = Statement(
     f"""
     (
@@ -28,7 +30,7 @@ GET_NEWS = Statement(
     ORDER BY place LIMIT :limit
     """
 )
-# The turns at these places, and the open ones.
+# Returns the turns and deletions at these places, and all open turns.
 GET_TURNS_AT = Statement(
     f"""
     SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
@@ -47,14 +49,14 @@ GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:cha
 
 @dataclass(frozen=True, slots=True)
 class DeletedTurns:
-    """Turns deleted by one transaction."""
+    """The turns that one transaction deleted."""
 
     turns: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatUpdate:
-    """The present chat, and its new turns and deletions with their places, oldest first."""
+    """The chat as it is now, with its new turns and its deletions. Each has its place, and the oldest comes first."""
 
     chat: Chat
     news: Sequence[tuple[int, UUID | DeletedTurns]]
@@ -65,7 +67,9 @@ class ChatNews:
         self._database = database
 
     async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
-        """The changes after `place`, at most `limit` turns and deletions. None if the chat does not exist."""
+        """Returns the changes after `place`: at most `limit` turns and deletions. Returns None if the chat does not
+        exist.
+        """
         row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
         if row is None:
             return None
@@ -74,8 +78,9 @@ class ChatNews:
         return ChatUpdate(chat_from(row), news)
 
     async def turns_known(self, chat: UUID, last: int, open: Collection[int]) -> Mapping[int, UUID | None] | None:
-        """Returns the turns at the places `open`, None for a deleted one. Returns None if the chat never had exactly
-        these open turns up to the place `last`: the cursor is from another chat, or the database was restored.
+        """Returns the turns at the places `open`, with None for each deleted turn. Returns None if these were never
+        exactly the open turns of the chat up to the place `last`: then the cursor belongs to another chat, or the
+        database was restored.
         """
         places = [*open, last]
         times = list(map(_time_of, places))
@@ -87,7 +92,7 @@ class ChatNews:
         return {place: found[place] for place in open}
 
     async def times(self, chats: Sequence[UUID]) -> Mapping[UUID, datetime]:
-        """The time of the last change of each chat. A deleted chat is absent."""
+        """Returns the time of each chat's last change. A deleted chat is absent."""
         rows = await self._database.rows(GET_TIMES, chats=chats)
         return {row["id"]: row["updated_at"] for row in rows}
 

@@ -1,4 +1,4 @@
-"""Wake-ups for the readers of chats, on every replica. Polls of the rows replace lost notifications."""
+"""Wakes the readers of chats on every replica. Polls of the rows make up for lost notifications."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,9 @@ log = structlog.get_logger(__name__)
 
 
 class ChatWakeups:
-    """`notify` reaches every replica. A lost notification is detected after `interval` seconds."""
+    """Wakes readers of chats. `notify` reaches every replica. If a notification is lost, the change is found within
+    `interval` seconds.
+    """
 
     def __init__(self, changes: ChatNews, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
         self.broadcast = Broadcast("chat", notify)
@@ -30,11 +32,11 @@ class ChatWakeups:
         return wakeup
 
     def notify(self, chat: UUID) -> None:
-        """Wakes the readers of a chat after a creation, change or deletion in it."""
+        """Wakes the readers of a chat after something in it was created, changed or deleted."""
         self.broadcast.notify(str(chat))
 
     async def watch(self) -> None:
-        """Polls for changes without a notification, until it is cancelled."""
+        """Polls for changes whose notification was lost, until this task is cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             try:
@@ -43,7 +45,7 @@ class ChatWakeups:
                 log.warning("chats.unwatched", error=str(error))
 
     async def look(self) -> None:
-        """Wakes the readers of chats that have changed since the last poll. Without readers there is no query."""
+        """Wakes the readers of chats that have changed since the last poll. If there are no readers, does not query."""
         watched = dict(self._watched)
         if not watched:
             return

@@ -1,4 +1,4 @@
-"""A scripted model for a server without the key of any provider."""
+"""Answers by a script instead of a model if the server has no key of any provider."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def _providers(settings: Settings) -> "Sequence[ModelApi]":
 
 
 def _work(context: Context) -> Work:
-    """Warns, if the demo answers."""
+    """Logs a warning if the demo answers."""
     import structlog
 
     if "demo" in context.models.listed():

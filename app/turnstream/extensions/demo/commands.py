@@ -1,4 +1,4 @@
-"""The commands of the demo: lines of a message that begin with a slash."""
+"""Parses the demo's commands: lines of a message that begin with a slash."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Final, Literal, get_args
 
-# The types of failures of a model call.
+# The ways in which a model call can fail on command.
 Failure = Literal[
     "rate_limit",
     "overloaded",
@@ -37,7 +37,7 @@ _MOST_WORDS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ToolCommand:
-    """`input` is JSON text, or the invalid text in its place."""
+    """The command to call a tool. `input` is JSON text, or deliberately invalid text."""
 
     name: str
     input: str
@@ -45,8 +45,8 @@ class ToolCommand:
 
 @dataclass(frozen=True, slots=True)
 class DemoCommands:
-    """The commands of a message. `failure` applies to `times` model calls, or to all. `mistake` is the error in the
-    commands.
+    """The commands in a message. `failure` applies to the first `times` model calls, or to all calls if `times` is
+    None. `mistake` describes an error in the commands.
     """
 
     calls: Sequence[ToolCommand] = ()
@@ -60,8 +60,8 @@ class DemoCommands:
 
 
 def commands_of(message: str) -> DemoCommands | None:
-    """Returns None if no line is a command."""
-    # Line by line: a split of megabytes at once would block all other threads.
+    """Parses the commands in a message. Returns None if no line is a command."""
+    # The message is read line by line: splitting megabytes at once would block all other threads.
     lines = StringIO(message, newline=None)
     found = [match.groups() for line in lines if (match := _COMMAND.fullmatch(line.strip()))]
     if not found:

@@ -1,6 +1,7 @@
-"""The demo provider, for a server without keys: an adapter like any other, to an API in this process.
+"""The demo provider, for a server without keys: an adapter like any other, but its API is in this process.
 
-Its calls are bytes of the Anthropic API, so they are recorded, replayed and disturbed like calls of real models.
+The API returns bytes in the form of Anthropic's API. So these calls can be recorded, replayed and disturbed like calls
+of real models.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from turnstream.scripted import message_of
 
 DEMO = "demo"
 _URL: Final = "http://demo.invalid/v1/messages"
-_REQUEST: Final = "model_request"  # the extension of the HTTP request with the engine's request
+_REQUEST: Final = "model_request"  # name of the HTTP request's extension that holds the engine's request
 _REFUSALS: Final[Mapping[Failure, tuple[int, str, str]]] = {
     "rate_limit": (429, "rate_limit_error", "There were too many requests."),
     "overloaded": (529, "overloaded_error", "The demo is overloaded."),
@@ -46,11 +47,11 @@ _REFUSALS: Final[Mapping[Failure, tuple[int, str, str]]] = {
     "bad_request": (400, "invalid_request_error", "The demo refuses this request."),
     "too_long": (413, "request_too_large", "The prompt is too long."),
 }
-_MOST_COUNTED: Final = 1000  # turns
+_MOST_COUNTED: Final = 1000  # most turns whose failures are counted
 
 
 class DemoProvider(Adapter):
-    """`delay` is the pause before each delta, in seconds."""
+    """Calls the demo. `delay` is the pause before each delta, in seconds."""
 
     name = "demo"
 
@@ -90,7 +91,9 @@ def _decoded(body: bytes) -> object:
 
 
 class _DemoApi(httpx2.AsyncBaseTransport):
-    """The API of the demo. The failed calls of a message are counted, so that the requested number of calls fails."""
+    """The API of the demo. It counts the failed calls of each turn, so that only as many calls fail as the message asks
+    for.
+    """
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
@@ -143,7 +146,7 @@ def _events_of(answer: Answer, usage: Mapping[str, Any]) -> list[Mapping[str, An
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """Streams the body, as from a network: interceptors must receive the body in parts."""
+    """Streams the body as a network would: interceptors must receive a body in parts."""
     yield body
 
 

@@ -1,6 +1,8 @@
-"""The script of the demo executes commands; without a command, it calls the real tools of the library.
+"""The script of the demo. It executes the commands in a message; without commands, it calls the real tools of the
+library.
 
-Its next step depends only on the request: the tools called since the last user message, and their results.
+The next step of the script depends only on the request: on the tools called since the last user message, and on their
+results.
 """
 
 import re
@@ -37,7 +39,8 @@ _LISTING = re.compile(r"\b(list|tree|files?|folders?|documents?|library|everythi
 _HIT = re.compile(r"^(\S[^\n]*)\n  \S", re.MULTILINE)
 _REPORTED = REPORTED.partition("{")[0]
 _MOST_QUOTED = 12
-# Characters of a question without commands, and of a result: a search in megabytes blocks all other threads.
+# Most characters that are read of a question without commands, and of a result: a search through megabytes would block
+# all other threads.
 _MOST_READ = 10_000
 
 Blocks = list[Sequence[Part]]
@@ -45,7 +48,9 @@ Blocks = list[Sequence[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one request. The first `times` calls of its turn have the `failure`; without `times`, all calls."""
+    """The answer to one request. The first `times` model calls of the turn fail with `failure`. If `times` is None, all
+    calls fail with it.
+    """
 
     blocks: Blocks
     failure: Failure | None = None
@@ -53,7 +58,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """The approximate number of tokens by a model's count."""
+        """Returns about as many tokens as a model would count."""
         return sum(len(_words_of(block)) for block in self.blocks) // 4 + 1
 
 
@@ -79,7 +84,7 @@ def answer_of(request: ModelRequest) -> Answer:
 
 
 def _reports(last: Sequence[Message]) -> list[str]:
-    """The reports of background calls in the `last` message."""
+    """Returns the reports of background calls that are in the `last` message."""
     texts = [block.text for message in last for block in message.blocks if block.type == TEXT]
     return [each.partition("\n\n")[2] for each in texts if each.startswith(_REPORTED)]
 
@@ -122,7 +127,7 @@ def _search(question: str, calls: Mapping[str, _ToolCall], offered: set[str]) ->
 
 
 def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """Returns the last user message with text, and the messages behind it."""
+    """Returns the last user message that has text, and the messages after it."""
     for place in range(len(messages) - 1, -1, -1):
         texts = [block.text for block in messages[place].blocks if block.type == TEXT and not _is_added(block.text)]
         if messages[place].role == "user" and texts:
@@ -131,7 +136,9 @@ def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
 
 
 def _behind(since: Sequence[Message], blocks: Blocks) -> Blocks:
-    """Returns the answer without the text before a request to continue."""
+    """Returns the answer without the part that an interrupted reply has already written, if the server requested to
+    continue it.
+    """
     kept: list[str] = []
     for message in reversed(since):
         texts = [block.text for block in message.blocks if block.type == TEXT]
@@ -150,7 +157,7 @@ def _words_of(block: Sequence[Part]) -> str:
 
 
 def _calls(since: Sequence[Message]) -> Sequence[_ToolCall]:
-    """Returns the calls that have a result, in order."""
+    """Returns the calls that have a result, in their order."""
     blocks = [block for message in since for block in message.blocks]
     results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
     return [
@@ -196,7 +203,7 @@ def _report(calls: Mapping[str, _ToolCall], words: Sequence[str], path: str | No
 
 
 def _lines_about(excerpt: str, words: Sequence[str]) -> str:
-    """Returns the lines around the line with the most keywords, without their line numbers."""
+    """Returns the lines around the line that has the most keywords. Their line numbers are removed."""
     lines = [line.partition("\t")[2] for line in excerpt.splitlines() if "\t" in line] or excerpt.splitlines()
     best = max(range(len(lines)), key=lambda place: sum(word in lines[place].lower() for word in words), default=0)
     start = max(0, best - 2)
@@ -208,7 +215,7 @@ def _library_call(name: str, input: Mapping[str, Any]) -> list[Part]:
 
 
 def _call(command: ToolCommand) -> list[Part]:
-    """Returns the call with its input unchanged, even if it is not JSON."""
+    """Returns the call. Its input stays unchanged, even if it is not JSON."""
     opened, *_, closed = _library_call(command.name, {})
     return [opened, BlockText(0, command.input), closed]
 
@@ -227,6 +234,6 @@ def _short(question: str) -> str:
 
 
 def _is_added(text: str) -> bool:
-    """True for a text of the server in the role of the user."""
+    """Whether the server added this text in the role of the user."""
     named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT, REPORTED))
     return text in {GO_ON, GO_ON_FROM_BEGUN, GIVEN_UP} or text.startswith(tuple(named))

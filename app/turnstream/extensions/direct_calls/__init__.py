@@ -1,4 +1,4 @@
-"""Model calls whose requests the provider's SDK does not build."""
+"""Sends model calls directly, because the provider's SDK would build each request from the beginning."""
 
 from typing import TYPE_CHECKING, Literal
 

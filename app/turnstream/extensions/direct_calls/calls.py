@@ -1,9 +1,11 @@
-"""Model calls without the building of requests by an SDK, the most expensive part of a call.
+"""Sends model calls without the SDK's building of requests, which is the most expensive part of a call.
 
-For each type of call the SDK builds two requests, which are answered here instead of by the network. Equal heads become
-the template. A direct call sends this head with its own body, over the same connections. Only a plain success is
-handled here. Any other answer is passed to the SDK as the answer to its own request: the SDK handles redirects, errors
-and compressed bodies.
+For each type of call, the SDK builds two sample requests, which are answered here and never reach the network. If their
+heads are equal, the head becomes a template. A direct call sends this head with its own body, over the same
+connections.
+
+Only a plain success is handled here. Every other answer is passed to the SDK as the answer to its own request, because
+the SDK handles redirects, errors and compressed bodies.
 """
 
 import asyncio
@@ -26,19 +28,19 @@ from turnstream.libraries.providers.transport.failures import LOST, Unanswered
 from turnstream.libraries.providers.transport.response import ModelResponse
 from turnstream.tracing import TRACING
 
-_MAX_TEMPLATES = 100  # of one client; a template belongs to a path and its headers
+_MAX_TEMPLATES = 100  # most templates of one client; each template is for one path with its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that differ from call to call
 _OF_SOCKETS = {"url", "proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 _OF_BODIES = {"accept", "accept-encoding", "connection", "content-type"}
 _HANDSHAKE, _CLOSE = 10.0, 1.0  # seconds
-_BODIES = (b"{}", b"[1]")  # of the requests for learning a template
+_BODIES = (b"{}", b"[1]")  # bodies of the sample requests from which a template is learned
 
-# Answers the SDK's next request of this task instead of the network.
+# If set, this function answers the SDK's next request in this task, and the network is not used.
 _answer: ContextVar[Callable[[httpx2.Request], httpx2.Response] | None] = ContextVar("answer", default=None)
 
 
 class DirectCalls(Calls):
-    """Calls whose requests the SDK does not build, if it builds all calls of a type with the same head."""
+    """Sends calls directly if the SDK builds all calls of a type with the same head. Otherwise the SDK sends them."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network
@@ -78,7 +80,7 @@ class DirectCalls(Calls):
     async def socket(
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], max_bytes: int
     ) -> "aiohttp.ClientWebSocketResponse[bool] | None":
-        """Raises `LOST`."""
+        """Opens a WebSocket if there is a template for it. Raises one of the exceptions in `LOST` if this fails."""
         template = None if self.client.is_closed else await self._template(sdk, path, headers)
         return None if template is None else await template.socket(max_bytes)
 
@@ -95,21 +97,23 @@ class DirectCalls(Calls):
         return self._templates[key]
 
     def _learned(self, request: httpx2.Request, other: httpx2.Request) -> "_Template | None":
-        """Returns None if the SDK must build every request, because a part of the head varies."""
+        """Returns the template for these two sample requests. Returns None if a part of their heads differs: the SDK
+        must then build every request.
+        """
         found = session_for(self._network, request.url)
         if _head(request) != _head(other) or found is None:
             return None
         session, proxy = found
         for name in _BY_CALL & request.headers.keys():
             del request.headers[name]
-        # aiohttp converts names to this class in each call, unless they already have it.
+        # aiohttp converts each name to `istr` in each call, unless the name already is an `istr`.
         head = CIMultiDict((istr(name), value) for name, value in request.headers.multi_items())
         return _Template(session, request, head, _options(request, proxy))
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A request without its body. `options` are the transport's options for aiohttp."""
+    """A request without its body. `options` are the options that the SDK's transport passes to aiohttp."""
 
     session: aiohttp.ClientSession
     request: httpx2.Request
@@ -128,11 +132,13 @@ class _Template:
         headers.update(TRACING.outgoing())
         try:
             return await self.session.request(self.request.method, headers=headers, data=body, **self.options)
-        except (*LOST, RuntimeError) as error:  # RuntimeError: the session was closed meanwhile
+        except (*LOST, RuntimeError) as error:  # RuntimeError means that the session was closed meanwhile
             raise Unanswered from error
 
     async def socket(self, max_bytes: int) -> "aiohttp.ClientWebSocketResponse[bool]":
-        """Opens a WebSocket. Raises `LOST`, also if the answer refuses the WebSocket."""
+        """Opens a WebSocket. Raises one of the exceptions in `LOST` if this fails or if the server refuses the
+        WebSocket.
+        """
         options = {name: value for name, value in self.options.items() if name in _OF_SOCKETS}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_BODIES}
         timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSE)
@@ -143,7 +149,7 @@ class _Template:
             return socket
 
     async def connect(self) -> aiohttp.connector.Connection:
-        """Returns a connection for a call: a pooled one or a new one."""
+        """Returns a connection for a call, either from the pool or new."""
         return await pooled_connection(self.session, self.request.method, self.options)
 
 
@@ -166,7 +172,7 @@ def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str
 
 
 async def _built(sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes) -> httpx2.Request:
-    """Returns the SDK's request."""
+    """Returns the request that the SDK builds, without sending it."""
     requests: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -187,7 +193,7 @@ def _head(request: httpx2.Request) -> tuple[object, ...]:
 
 
 class _BelowSdk(httpx2.AsyncBaseTransport):
-    """Answers an SDK's request instead of the network on demand, otherwise passes the request on."""
+    """Answers an SDK's request if an answer is set for it. Otherwise passes the request on to the network."""
 
     def __init__(self, network: httpx2.AsyncClient) -> None:
         self._network = network

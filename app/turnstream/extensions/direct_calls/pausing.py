@@ -1,15 +1,16 @@
-"""Reads of a body by a busy reader, such as one that waits for the tick of the frame clock."""
+"""Reads a body for a reader that is often busy, for example because it waits for the tick of the frame clock."""
 
 import asyncio
 
 import aiohttp
 
-_MOMENT = 0.005  # seconds; a reader that returns sooner receives each piece at its arrival
+_MOMENT = 0.005  # seconds; a reader that returns sooner receives each piece when the piece arrives
 
 
 class PausingReader:
-    """Reader of a response. If its user takes longer than a moment between two reads, the socket is paused meanwhile:
-    the kernel joins the arriving data, and one parser run handles it. Otherwise each piece costs a parser run.
+    """Reads a response. If the caller takes longer than a moment between two reads, the socket is paused meanwhile. The
+    kernel then joins the arriving data, and one run of the parser handles all of it. Without the pause, each piece
+    needs its own run.
     """
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -19,7 +20,7 @@ class PausingReader:
         self._paused: asyncio.Transport | None = None
 
     async def read(self) -> bytes:
-        """Returns the arrived bytes; b"" at the end. Raises the exceptions of aiohttp."""
+        """Returns the bytes that have arrived, or b"" at the end of the response. Raises the exceptions of aiohttp."""
         busy = self._time() - self._read_at > _MOMENT
         if self._paused is not None:
             if self._paused.is_closing():
@@ -33,9 +34,9 @@ class PausingReader:
         return data
 
     def _pause(self) -> None:
-        """Pauses the socket, unless the response is complete: the connection may then belong to another response
-        already. A connection with a read timeout is not paused, because the timeout would treat the pause as a silence
-        of the server.
+        """Pauses the socket, unless the response is complete: its connection may already belong to another response. A
+        connection with a read timeout is not paused, because the timeout would count the pause as silence from the
+        server.
         """
         connection = self._response.connection
         protocol = None if connection is None else connection.protocol

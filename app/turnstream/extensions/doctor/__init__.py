@@ -1,4 +1,4 @@
-"""`turnstream doctor`: the checks of a start, without starting or changing anything."""
+"""The command `turnstream doctor`: runs the checks that a start runs, but starts and changes nothing."""
 
 from turnstream.extension import Extension
 

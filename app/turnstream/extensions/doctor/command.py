@@ -1,4 +1,4 @@
-"""`turnstream doctor`."""
+"""The command `turnstream doctor`."""
 
 import asyncio
 import errno
@@ -33,7 +33,7 @@ from turnstream.telemetry import configure_logging
 from turnstream.tools.tool import CheckedSource, ToolSource
 from turnstream.tools.toolset import Toolset
 
-_CLOCK = 2.0  # the largest difference of two clocks, in seconds
+_CLOCK = 2.0  # the largest accepted difference between two clocks, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Finding:
 
 
 class _Nothing(Database):
-    """A database without rows, as before a first start."""
+    """A database without rows, like the database before a first start."""
 
     def __init__(self) -> None:
         """Opens no connections."""
@@ -64,7 +64,7 @@ def doctor(ping: bool, as_json: bool, list_settings: bool) -> None:
     if list_settings:
         _list_settings()
         return
-    configure_logging("critical")  # the report replaces their logs
+    configure_logging("critical")  # the report replaces the logs of the checks
     try:
         findings = asyncio.run(examine(read_settings(), ping))
     except ConfigError as error:
@@ -94,8 +94,8 @@ def _list_settings() -> None:
 
 
 _ADD_KEYS = "add the extension keys to TURNSTREAM_EXTENSIONS"
-_SHORT_LEASE = 3.0  # seconds
-_PROXY_PATIENCE = 60.0  # seconds
+_SHORT_LEASE = 3.0  # seconds; a shorter lease is a finding
+_PROXY_PATIENCE = 60.0  # seconds; a longer heartbeat is a finding
 
 
 async def examine(settings: Settings, ping: bool) -> list[Finding]:
@@ -151,34 +151,36 @@ async def examine(settings: Settings, ping: bool) -> list[Finding]:
                 await opened_toolset(settings, given, extensions, database, stack, connect=ping), models, model
             )
         if ping:
-            with suppress(ConfigError):  # reported above
+            with suppress(ConfigError):  # the fault was reported above
                 for name, failure in (await ping_providers(settings, extensions)).items():
                     found.append(_pinged(f"provider {name}", failure))
             for source in sources:
                 if isinstance(source, CheckedSource):
                     found += [_pinged(*each) for each in (await source.failures()).items()]
-    # Several checks may read the same setting: its fault is shown once.
+    # Several checks may read the same setting, so a fault of this setting is shown only once.
     first = {each.text: each for each in reversed(found)}
     return [each for each in found if each.status != "fault" or each is first[each.text]]
 
 
 @contextmanager
 def _tried(check: str, seen: str, found: list[Finding]) -> Iterator[None]:
-    """Adds the result of a check: an error is a finding, too. `seen` describes the checked subject, if there is no
-    error.
+    """Adds the result of a check to `found`. An error of the check is also a result. Without an error, the result is
+    `seen`, which describes the checked subject.
     """
     try:
         yield
     except ConfigError as error:
         found += [Finding(check, "fault", str(each)) for each in error.args]
-    except StorageError as error:  # the tables of an older version
+    except StorageError as error:  # an older version made the tables
         found.append(Finding(check, "note", f"not checked: {error}"))
     else:
         found.append(Finding(check, "ok", seen))
 
 
 def _sources(toolset: Toolset, models: Models | None, default: str | None) -> Sequence[ToolSource]:
-    """Raises ConfigError for an agent that cannot be a model. Without models or a default this is undecided."""
+    """Returns the sources of the tools. Raises ConfigError for an agent that cannot be a model. Without models or a
+    default model, agents are not checked.
+    """
     if models is not None and default is not None:
         models.with_presets(toolset.presets, default)
     return toolset.sources
@@ -196,7 +198,7 @@ def _address(settings: Settings) -> Finding:
 
 
 def _times(settings: Settings) -> Iterator[Finding]:
-    """Harmful values of times."""
+    """Yields a finding for each time limit whose value is harmful."""
     if settings.lease < _SHORT_LEASE:
         text = f"TURNSTREAM_LEASE is {settings.lease:g} s: a replica that is busy for that long loses its turns"
         yield Finding("lease", "note", f"{text}; use {_SHORT_LEASE:g} s or more")
@@ -218,7 +220,7 @@ def _metrics(settings: Settings) -> Finding:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[Finding | Database]:
-    """Yields findings, and at the end the open database if it has tables."""
+    """Yields findings. If the database has tables, the last item is the open database."""
     try:
         check_present(settings)
     except ConfigError as error:
@@ -229,7 +231,7 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         direct = session_url(settings, url)
         revision = await present_revision(direct)
         facts = await inspect_postgres(direct)
-        schema = settings.db_schema if revision else None  # `serve` makes it
+        schema = settings.db_schema if revision else None  # `serve` creates a missing schema
         opened = await stack.enter_async_context(
             connect(url, size=2, statement_cache=settings.statement_cache, schema=schema)
         )
@@ -265,7 +267,7 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
 
 
 async def _second_wall(settings: Settings, url: str) -> list[Finding]:
-    """Whether row-level security applies to the API. With the embedded Postgres it always does."""
+    """Checks whether row-level security applies to the API. With the embedded Postgres it always applies."""
     if settings.api_database_url is None:
         text = (
             "row-level security is off: make a role for the API, and name it in TURNSTREAM_API_DATABASE_URL"
@@ -280,7 +282,7 @@ async def _second_wall(settings: Settings, url: str) -> list[Finding]:
 
 
 async def _secrets(settings: Settings, extensions: Sequence[Extension], database: Database) -> list[Finding]:
-    """Whether secrets of requests are encrypted in rows, and can be decrypted."""
+    """Checks whether the secrets of requests are encrypted when they are stored, and whether they can be decrypted."""
     tried: list[Finding] = []
     found: list[tuple[Literal["ok", "note", "fault"], str]] = []
     with _tried("secrets", "", tried):
@@ -308,8 +310,8 @@ async def _secrets(settings: Settings, extensions: Sequence[Extension], database
 
 
 def _connections(settings: Settings, most: int, replicas: int) -> Finding:
-    """Checks that one more replica has enough connections: a rolling update starts a new replica before an old one
-    ends.
+    """Checks that one more replica would have enough connections: a rolling update starts a new replica before an old
+    replica exits.
     """
     has_role = settings.api_database_url is not None or settings.database_url is None
     each = settings.pool_size * (2 if has_role else 1) + 1
@@ -322,7 +324,7 @@ def _connections(settings: Settings, most: int, replicas: int) -> Finding:
 
 
 async def _checks(settings: Settings, extensions: Sequence[Extension], models: Models, ping: bool) -> list[Finding]:
-    """Whether the default model is listed, and the findings of the extensions."""
+    """Checks whether the default model is listed, and returns the findings of the extensions."""
     found: list[Finding] = []
     if settings.model is not None and models.label(settings.model) == "other":
         text = f"{settings.model} is not listed: {models.provider_name(settings.model)} gets the name as it is"

@@ -1,4 +1,4 @@
-"""Facts about a Postgres, read without a change, and whether turnstream can work with it."""
+"""Reads facts about a Postgres, without changing it, and finds whether turnstream can work with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,17 @@ SELECT current_setting('server_version') AS version, current_setting('server_enc
     clock_timestamp() AS clock
 """
 _LONG_OPEN = 600.0  # seconds
-# A column that is missing in tables of an older version.
-_NO_DIGESTS = {OWNER_RUNNING_TURNS, REPLICA_TURNS}  # replicas may differ in the second; the first is also in `plans`
+# Values that are not compared: replicas may differ in REPLICA_TURNS, and `plans` contains OWNER_RUNNING_TURNS.
+_NO_DIGESTS = {OWNER_RUNNING_TURNS, REPLICA_TURNS}
+# `to_jsonb`, because tables of an older version lack the column `configuration`.
 _REPLICAS = "SELECT to_jsonb(replicas)->>'configuration' AS configuration FROM replicas WHERE lease_until > now()"
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """`connections` are the connections for ordinary users. `unlike` lists configured values that differ between live
-    replicas. `clock_ahead` is in seconds, negative if Postgres is behind.
+    """Facts about a Postgres. `connections` are the connections that ordinary users may open. `unlike` lists configured
+    values that differ between live replicas. `clock_ahead` is in seconds, and negative if the clock of Postgres is
+    behind.
     """
 
     version: str
@@ -86,7 +88,7 @@ class PostgresFacts:
 
 
 async def inspect_postgres(url: str) -> PostgresFacts:
-    """Raises ConfigError if Postgres does not answer."""
+    """Reads the facts of the Postgres at `url`. Raises ConfigError if Postgres does not answer."""
     try:
         async with single_connection(plain_url(url)) as connection:
             before = datetime.now(UTC)
@@ -104,7 +106,7 @@ async def inspect_postgres(url: str) -> PostgresFacts:
     return PostgresFacts(**facts, clock_ahead=ahead, replicas=len(replicas), unlike=unlike, oldest_transaction=oldest)
 
 
-# The missing privileges of the role $1.
+# Returns privileges of the role $1 that weaken row-level security, each with its remedy.
 _GAPS = """
 WITH functions AS (
     SELECT * FROM pg_proc JOIN pg_roles ON pg_roles.oid = proowner
@@ -124,8 +126,8 @@ SELECT gap, remedy FROM (VALUES
 
 
 async def gaps(url: str, api_url: str) -> Sequence[str]:
-    """The privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is changed.
-    Raises ConfigError as `admit` does.
+    """Returns the privileges of the role of `api_url` that weaken row-level security, each with its remedy. Nothing is
+    changed. Raises ConfigError in the same cases as `admit`.
     """
     async with checked_role(url, api_url) as (connection, name, _):
         return [f"{row['gap']}: {row['remedy']}" for row in await connection.fetch(_GAPS, name)]

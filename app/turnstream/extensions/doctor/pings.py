@@ -1,4 +1,4 @@
-"""The shortest call to each provider of models."""
+"""Makes the shortest possible call to each provider of models."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,13 @@ from turnstream.libraries.providers.models import default_model, usable_provider
 from turnstream.llm.models.catalog import Models, ProviderModels
 from turnstream.llm.provider import Message, ModelRequest
 
-_PING = 30.0  # seconds
+_PING = 30.0  # seconds until a call is given up
 
 
 async def ping_providers(settings: Settings, extensions: Sequence[Extension]) -> Mapping[str, str]:
-    """Makes the shortest call to each provider. Returns the errors by provider name, an empty text for none."""
+    """Makes the shortest possible call to each provider. Returns the error of each provider by its name; the text is
+    empty if there was no error.
+    """
     specs = [spec for spec in usable_providers(settings, extensions) if not spec.api.stand_in]
     default, answers = default_model(settings, extensions), dict[str, str]()
     async with connect_providers(specs) as offers:

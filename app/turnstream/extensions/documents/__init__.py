@@ -1,4 +1,4 @@
-"""Documents: texts of an owner that tools and messages can read."""
+"""Documents: texts that an owner stores, and that tools and messages can read."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,9 @@ def _tools(_: Settings, database: "Database") -> "Sequence[Tool]":
 
 
 def _work(context: Context) -> Work:
-    """Offers sample documents if the scripted model answers: the model can only answer about documents."""
+    """Offers sample documents if the scripted model answers, because this model can answer only questions about
+    documents.
+    """
     if "demo" not in context.models.listed():
         return Work()
 
@@ -37,7 +39,7 @@ def _work(context: Context) -> Work:
         from turnstream.extensions.documents.store import Documents
 
         await offer_samples(Documents(context.database), LOCAL_OWNER)
-        await asyncio.Event().wait()  # a task runs until the server stops
+        await asyncio.Event().wait()  # keeps the task running until the server stops
 
     return Work(tasks=(offer,))
 

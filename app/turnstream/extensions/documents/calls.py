@@ -1,4 +1,4 @@
-"""The calls of documents."""
+"""The API calls for documents."""
 
 from turnstream.api.http.call_group import CallGroup
 from turnstream.api.http.endpoint import Endpoint, Query

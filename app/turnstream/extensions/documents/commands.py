@@ -1,4 +1,4 @@
-"""`turnstream docs`."""
+"""The command `turnstream docs`."""
 
 import asyncio
 import os
@@ -31,8 +31,8 @@ def docs() -> None:
 def import_folder(folder: Path, owner: str, prefix: str) -> None:
     """Import every text file of FOLDER.
 
-    Hidden files, links out of FOLDER, and files that are not UTF-8 text are left out and listed. The first import
-    deletes those sample documents of the demo that were not changed.
+    Hidden files, links that lead out of FOLDER, and files that are not UTF-8 text are left out and listed. The first
+    import deletes the demo's sample documents, except those that were changed.
     """
     settings = read_settings()
     written, removed, left_out = asyncio.run(_import(settings, folder, owner, prefix))
@@ -64,7 +64,9 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yields each file with the reason to omit it, or None. An omitted folder is yielded itself."""
+    """Yields each file, with the reason why it is left out, or None. A folder that is left out is yielded itself,
+    without its files.
+    """
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Handlers of documents: the owner's texts that the document tools read."""
+"""Handlers for documents: texts that an owner stores, and that the document tools read."""
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response

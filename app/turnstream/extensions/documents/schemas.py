@@ -1,4 +1,4 @@
-"""Bodies of answers about documents."""
+"""Bodies of the responses about documents."""
 
 from datetime import datetime
 from typing import Annotated

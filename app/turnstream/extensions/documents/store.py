@@ -1,4 +1,4 @@
-"""Documents of an owner, with full-text search."""
+"""Stores the documents of owners, and searches their full text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from turnstream.storage.contents import DOCUMENTS, TEXT_MARK, TEXT_SIZE
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.documents import DocumentInfo, DocumentTexts
 
-# Of an encrypted document only the path is searched.
+# If a document is encrypted, only its path can be searched.
 PUT_DOCUMENT = Statement(
     f"""
     INSERT INTO documents (owner, path, content, searchable)
@@ -21,9 +21,9 @@ PUT_DOCUMENT = Statement(
     """,
     seals=[DOCUMENTS],
 )
-# Writes of documents of an owner are sequential, so that two do not use the same free space.
+# The writes of one owner's documents run one after the other, so that two writes do not use the same free space.
 LOCK_DOCUMENTS = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 36))")
-# An encrypted document is stored in base64.
+# An encrypted document is stored in base64, so its size is multiplied by 3/4.
 COUNT_OTHERS = Statement(
     f"""
     SELECT count(*) AS documents, coalesce(sum(
@@ -40,8 +40,9 @@ LIST_DOCUMENTS = Statement(
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
-# A document matches with any of the words, and ranks first with all words: the query of a model is no filter. Only the
-# words select the snippet: before PostgreSQL 16 a phrase of a hundred words keeps ts_headline busy for minutes.
+# A document matches if it has any of the words, and ranks first if it has all words: a model's query should not exclude
+# documents. Only the single words select the snippet: before PostgreSQL 16, a phrase of a hundred words keeps
+# ts_headline busy for minutes.
 SEARCH_DOCUMENTS = Statement(
     """
     WITH query AS (
@@ -61,16 +62,17 @@ SEARCH_DOCUMENTS = Statement(
 )
 
 _EVERYTHING = 100_000
-# Initial number of searched characters per document. The words of most texts of this length fit into a tsvector.
+# The number of characters of a document that are made searchable at first. In most texts of this length, the words fit
+# into a tsvector.
 _SEARCHABLE = 600_000
 _NO_LIMITS = Plan("none")
-# The class of Postgres errors for too large values, such as a tsvector of more than a megabyte.
+# The class of the Postgres errors for values that are too large, such as a tsvector of more than a megabyte.
 _LIMIT_EXCEEDED = "54"
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:
-    """A found document; `snippet` has the found words in **bold**."""
+    """A document that a search found. `snippet` has the words of the query in **bold**."""
 
     path: str
     rank: float
@@ -79,7 +81,7 @@ class DocumentHit:
 
 class Documents(DocumentTexts):
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
-        """Writes a document. The flag is true for a new document."""
+        """Writes a document. The returned flag is true if the document is new."""
         put = await self.put_within(owner, path, content, _NO_LIMITS)
         assert not isinstance(put, ReachedLimit)
         return put
@@ -87,13 +89,15 @@ class Documents(DocumentTexts):
     async def put_within(
         self, owner: str, path: str, content: str, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """Writes a document, unless the owner's documents would then exceed the plan's limit."""
+        """Writes a document, unless the owner's documents would then exceed a limit of the plan. Returns this
+        limit if it would be exceeded.
+        """
         return await self._put(owner, path, content, _SEARCHABLE, plan)
 
     async def _put(
         self, owner: str, path: str, content: str, searchable: int, plan: Plan
     ) -> tuple[DocumentInfo, bool] | ReachedLimit:
-        """Halves the number of searchable characters until their words fit into a tsvector."""
+        """Writes a document. Halves the number of searchable characters until their words fit into a tsvector."""
         limits = (("documents", plan.documents, 1), ("document_bytes", plan.document_bytes, len(content.encode())))
         document = {"owner": owner, "path": path, "content": content, "searchable": searchable}
         try:
@@ -118,7 +122,7 @@ class Documents(DocumentTexts):
     async def tree(
         self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING
     ) -> Sequence[DocumentInfo]:
-        """The documents whose path begins with `prefix`, in the order of their paths."""
+        """Returns the documents whose path begins with `prefix`, sorted by path."""
         rows = await self._database.rows(LIST_DOCUMENTS, owner=owner, prefix=prefix, after=after, limit=limit)
         return [DocumentInfo(row["path"], row["size"], row["updated_at"]) for row in rows]
 
@@ -126,6 +130,6 @@ class Documents(DocumentTexts):
         return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
 
     async def search(self, owner: str, query: str, limit: int) -> Sequence[DocumentHit]:
-        """The best matches first."""
+        """Returns the documents that match, with the best matches first."""
         rows = await self._database.rows(SEARCH_DOCUMENTS, owner=owner, query=query, limit=limit)
         return [DocumentHit(row["path"], row["rank"], row["snippet"]) for row in rows]

@@ -1,4 +1,4 @@
-"""The document tools: list, read and search the documents of an owner."""
+"""Tools that list, read and search the documents of an owner."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -17,11 +17,11 @@ _MAX_LINE_CHARS = 2_000
 _MAX_EXCERPT_CHARS = 50_000
 _MAX_SUGGESTIONS = 5
 _MAX_COMPARED = 2_000
-_MAX_SEARCHED = 1_000  # hits in the whole library; hits in the requested folder are shown
+_MAX_SEARCHED = 1_000  # most hits in the whole library, of which the hits in the requested folder are shown
 
 
 class Entry(Protocol):
-    """A document; `size` counts characters."""
+    """A document in a list. `size` is the number of its characters."""
 
     @property
     def path(self) -> str: ...
@@ -37,7 +37,9 @@ class SearchHit(Protocol):
 
 
 class Library(Protocol):
-    """The documents of all owners. `tree` lists paths with a prefix; `search` returns the best hits first."""
+    """The documents of all owners. `tree` lists the documents whose paths begin with a prefix; `search` returns the
+    best hits first.
+    """
 
     async def tree(self, owner: str, prefix: str) -> Sequence[Entry]: ...
     async def read(self, owner: str, path: str) -> str | None: ...
@@ -45,7 +47,7 @@ class Library(Protocol):
 
 
 class DocumentTools:
-    """`adding` is the text about adding documents, for the model, when the library is empty."""
+    """The tools for documents. If the library is empty, `adding` describes to the model how documents are added."""
 
     def __init__(self, library: Library, adding: str) -> None:
         self._library = library
@@ -135,7 +137,7 @@ def document_tools(
 
 
 def sample_documents() -> dict[str, str]:
-    """A small library for trials: content by path."""
+    """Returns a small library for trials, as a mapping from paths to contents."""
     return dict(_files(resources.files("turnstream.extensions.documents") / "sample", ""))
 
 
@@ -150,7 +152,7 @@ def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
 
 
 def _reach(context: ToolContext) -> str:
-    """The common prefix of the paths that the call may read. Raises ToolError if the call may read no document."""
+    """Returns the prefix of all paths that the call may read. Raises ToolError if the call may read no document."""
     if context.documents is None:
         raise ToolError("This conversation cannot reach the user's library: its token does not allow documents.")
     return context.documents
@@ -164,7 +166,9 @@ def _clean(path: str) -> str:
 
 
 def listing(documents: Sequence[Entry], folder: str = "") -> str:
-    """The documents as an indented tree; only one level for many documents. All documents must be below `folder`."""
+    """Returns the documents as an indented tree, or only one level of it if there are many documents. All documents
+    must be below `folder`.
+    """
     size = sum(document.size for document in documents)
     rows = list(_tree(documents) if len(documents) <= _MAX_ROWS else _level(documents, folder))
     head = f"{_count(len(documents), 'document')}, {_count(size, 'character')}{folder and f', in {folder}/'}"
@@ -187,7 +191,7 @@ def _tree(documents: Sequence[Entry]) -> Iterator[str]:
 
 
 def _level(documents: Sequence[Entry], folder: str) -> Iterator[str]:
-    """The folders in `folder` with the numbers of their documents, then the documents in `folder`."""
+    """Yields the folders in `folder` with the numbers of their documents, then the documents directly in `folder`."""
     prefix = f"{folder}/" if folder else ""
     inside: dict[str, int] = {}
     beside: list[str] = []
@@ -202,7 +206,9 @@ def _level(documents: Sequence[Entry], folder: str) -> Iterator[str]:
 
 
 def excerpt(path: str, content: str, offset: int, limit: int) -> str:
-    """Up to `limit` numbered lines from line `offset`, and a hint how to read more. Overlong lines are folded."""
+    """Returns up to `limit` numbered lines, starting at line `offset`, and a hint how to read more. Overlong lines are
+    folded.
+    """
     lines = [
         line[start : start + _MAX_LINE_CHARS]
         for line in content.splitlines()
@@ -223,7 +229,9 @@ def excerpt(path: str, content: str, offset: int, limit: int) -> str:
 
 
 def suggest_paths(path: str, paths: Sequence[str]) -> list[str]:
-    """Suggestions for a missing path: paths that contain it or have its name, else paths with a similar spelling."""
+    """Suggests paths in place of a path that does not exist: paths that contain it or have its name, otherwise paths
+    with a similar spelling.
+    """
     path = path.lower()
     name = path.rpartition("/")[2]
     found = [known for known in paths if path in known.lower() or known.lower().rpartition("/")[2] == name]

@@ -1,4 +1,4 @@
-"""A Postgres that the server runs itself, for machines without one."""
+"""Runs a Postgres that belongs to the server, for machines that have none."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +14,7 @@ from turnstream.domain.errors import ConfigError
 from turnstream.extension import Extension
 from turnstream.libraries.extras import need
 
-# A temporary database need not survive a crash.
+# A temporary database need not survive a crash, so these settings make it faster.
 _NOT_DURABLE: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
@@ -24,7 +24,7 @@ class EmbeddedSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The database in a folder."""
+    """The embedded database in a folder."""
 
     folder: Path
 
@@ -35,8 +35,8 @@ class Embedded:
     def master_key(self, *, make: bool) -> tuple[str, str] | None:
         from turnstream.extensions.embedded.key_file import text_of
 
-        # Outside of the cluster: no dump and no base backup contains it. In the folder, because people move the whole
-        # folder.
+        # The key is outside of the cluster, so that no dump and no base backup contains it. It is in the data folder,
+        # because people move the whole folder.
         file = self.folder.absolute() / "master.key"
         return (str(file), text_of(file)) if make or file.exists() else None
 

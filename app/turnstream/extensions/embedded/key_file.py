@@ -1,4 +1,4 @@
-"""The file of the master key beside an embedded database."""
+"""Keeps the master key in a file beside an embedded database."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,9 @@ from turnstream.libraries.secrets.sealing import new_master_key
 
 
 def text_of(file: Path) -> str:
-    """Creates a missing file: completely or not at all, because another process may start at the same time."""
+    """Returns the text of the file. A missing file is created either completely or not at all, because another process
+    may start at the same time.
+    """
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         if not file.exists():
@@ -19,7 +21,7 @@ def text_of(file: Path) -> str:
             _sync(draft)
             with suppress(FileExistsError):
                 os.link(draft, file)
-            # Rows encrypted by the key survive a power loss, and so must the key.
+            # Rows that are encrypted with the key survive a power loss, so the key must survive it, too.
             _sync(file.parent)
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,8 @@
-"""PostgreSQL from a wheel, for machines without a server. The first turnstream process on a data folder starts it, all
-processes on the folder share it, the last one stops it.
+"""Runs PostgreSQL from a wheel, for machines without a server. The first turnstream process that uses a data folder
+starts the server. All processes that use the folder share the server, and the last of them stops it.
 
-No process id is trusted. Two files are locked instead. The kernel unlocks the files after any end of a process:
+No process id is trusted. Instead, processes lock two files, and the kernel releases the lock of a process however the
+process ends:
 
 users.lock    shared by all processes that use the server or wait for it; a process that can lock it alone is the last
 server.lock   inherited by PostgreSQL; a process that can lock it knows that no process of the server is left
@@ -26,20 +27,20 @@ from turnstream.kit.backoff import backoff
 log = structlog.get_logger(__name__)
 
 _POLL = 0.01
-# Seconds between two checks whether a process of the server is left. The time doubles after each failed start.
+# Seconds between two checks whether the server still has a process. The time doubles after each failed start.
 WATCH = 1.0
 _LONGEST_PAUSE = 60.0
-_CLUSTER = "postgres"  # within the data folder
+_CLUSTER = "postgres"  # the name of the cluster's folder in the data folder
 
 _Result = TypeVar("_Result")
 
 
 @asynccontextmanager
 async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """The DSN of a server on `data_dir`. `settings` are PostgreSQL's; a running server keeps its own. A dead server is
-    started again.
+    """Runs a server on `data_dir`, and yields its DSN. `settings` are PostgreSQL's; a server that already runs keeps
+    its own settings. If the server dies, it is started again.
 
-    Raises ConfigError, with the end of the server's log if any.
+    Raises ConfigError, with the end of the server's log if there is a log.
     """
     server = EmbeddedPostgres(data_dir, settings)
     try:
@@ -69,12 +70,12 @@ async def _keep_running(server: "EmbeddedPostgres") -> None:
 
 
 def is_made(data_dir: Path) -> bool:
-    """True if a server has ever been started on `data_dir`."""
+    """Whether a server has ever been started on `data_dir`."""
     return (data_dir / _CLUSTER).is_dir()
 
 
 class EmbeddedPostgres:
-    """`embedded_postgres` for callers without an event loop."""
+    """Does the same as `embedded_postgres`, for callers without an event loop."""
 
     def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder = data_dir.absolute()
@@ -94,8 +95,8 @@ class EmbeddedPostgres:
                 self._use = use = _open(self._folder / "users.lock")
                 _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
                 with _closing(_open(self._folder / "server.lock")) as lock:
-                    # A server without a response and with live processes starts or stops for a process that was killed
-                    # meanwhile.
+                    # If the server has live processes but does not answer, it is still starting or stopping, and the
+                    # process that requested this was killed. So wait until the start or the stop is complete.
                     _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
                     if not self._cluster.accepts():
                         self._cluster.start(lock)
@@ -105,8 +106,8 @@ class EmbeddedPostgres:
             raise
 
     def start_again(self) -> bool:
-        """Starts the server if none of its processes is left, as after `kill -9`. Returns whether the server was
-        started. The caller must have entered the context.
+        """Starts the server if none of its processes is left, for example after `kill -9`. Returns whether the server
+        was started. The caller must have entered the context.
         """
         with _explained(self._folder), _closing(_open(self._folder / "server.lock")) as lock:
             if not _locked(lock):
@@ -128,7 +129,9 @@ class EmbeddedPostgres:
                     self._cluster.clean_up()
 
     def _is_gone(self, lock: int) -> bool:
-        """Requests the stop at each call: a newly started server misses the first signals."""
+        """Whether the server is gone. Each call requests the stop again, because a server that has just started ignores
+        the first signals.
+        """
         if not _locked(lock):
             self._cluster.interrupt()
             return False
@@ -172,8 +175,8 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 async def _to_its_end(work: Callable[[], _Result]) -> _Result:
-    """Runs `work` in a thread to its end, even when cancelled: an abandoned start would leave a server that no process
-    stops.
+    """Runs `work` in a thread until it returns, even if the caller is cancelled. An abandoned start would leave a
+    server that no process stops.
     """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -1,4 +1,4 @@
-"""Encryption at rest of the contents of conversations, with the key of each owner."""
+"""Encrypts the contents of conversations when they are stored, with a key for each owner."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The addresses at which owners may sign in, by the tools file."""
+"""Lists the addresses at which owners may sign in, from the tools file."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ from turnstream.libraries.tools_file_settings import ToolsFileSettings
 
 
 def sign_in_addresses(settings: Settings) -> Collection[str]:
-    """The URLs of MCP servers and of services of HTTP tools. Raises ConfigError."""
+    """Returns the URLs of MCP servers, and of the services of HTTP tools. Raises ConfigError."""
     kinds = source_kinds(settings, selected(settings))
     file = settings.section(ToolsFileSettings).tools_file
     declarations = read_tools_file(file, kinds, read_environment())

@@ -1,7 +1,8 @@
-"""The stored form of contents: encrypted by the key of their owner, and bound to their table, column and row.
+"""Encrypts contents for storage, and decrypts them. A value is encrypted with the key of its owner, and bound to its
+table, column and row.
 
-AES-SIV is deterministic: a value has the same ciphertext in the same row, so a write can be repeated, and compared by
-SQL.
+AES-SIV is deterministic: in the same row, a value always has the same ciphertext. So a write can be repeated, and SQL
+can compare values.
 """
 
 import re
@@ -27,20 +28,21 @@ from turnstream.storage.database import OWNER, Statement
 
 log = structlog.get_logger(__name__)
 
-KEPT: Final = 5.0  # seconds for which a key, and the check that all replicas can decrypt, are cached
-_MOST = 1000  # keys in memory
-# Columns that earlier versions of the extension cannot decrypt are encrypted only if all live replicas register this
-# form.
+KEPT: Final = 5.0  # seconds for which two results are cached: a key, and whether all replicas can decrypt
+_MOST = 1000  # most keys in memory
+# The forms that replicas register. Earlier versions of the extension cannot decrypt all columns, so the later columns
+# are encrypted only if all live replicas have registered their form.
 _, FORM, ROTATED = FORMS
 _FIRST: Final = frozenset({"blocks", "documents", "open_text", "tool_cache", "uploads"})
-# The encrypted members of JSON, by column. SQL reads the other members.
+# For each column, the members of its JSON that are encrypted. SQL reads the other members.
 _MEMBERS: Final[Mapping[str, Set[str]]] = {
     "request": {"system", "output", "blocks"},
     "preliminary": {"text", "data"},
     "answer": {"text", "input", "client_data"},
     "outcome": {"text", "whole", "data", "layout"},
 }
-# The jobs and outputs in the row of a turn: the table of each, and the column that each member is copied from.
+# The row of a turn contains its jobs and preliminary outputs, which the query copies from other tables. This maps each
+# such column to its table, and each member to the column from which the member is copied.
 _ROWS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "preliminary": ("tool_calls", {"text": "preliminary", "data": "preliminary"}),
     "jobs": ("jobs", {"progress": "progress", "outcome": "outcome"}),
@@ -57,9 +59,9 @@ GET_OWNERS = Statement(
 
 
 class SealingCodec:
-    """Decrypts and encrypts contents. Contents are encrypted only with `seals`, and if all live replicas can decrypt
-    them; otherwise new contents are stored in plain text, or refused if encryption is required. The key of an erased
-    owner is dropped after `KEPT` seconds.
+    """Encrypts and decrypts contents. Contents are encrypted only if `seals` is true and all live replicas can decrypt
+    them. Otherwise, new contents are stored in plain text, or refused if encryption is required. If an owner is erased,
+    the owner's key is dropped after `KEPT` seconds.
     """
 
     def __init__(self, keys: OwnerKeys, *, seals: bool, clock: Callable[[], float] = monotonic) -> None:
@@ -67,7 +69,7 @@ class SealingCodec:
         self.seals = seals
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, OwnerKey | None]] = OrderedDict()
-        self._owners: OrderedDict[UUID, tuple[float, str]] = OrderedDict()  # of turns
+        self._owners: OrderedDict[UUID, tuple[float, str]] = OrderedDict()  # owners of turns, with their expiry
         self.forms: Sequence[str] = (FORM, ROTATED)
         self._unable: dict[tuple[bytes, str], tuple[float | None, str | None]] = {}  # a replica, by master key and form
 
@@ -115,7 +117,7 @@ class SealingCodec:
 
         try:
             return await offload(size, opened, await self._opening_keys(owners))
-        except Conflict:  # another replica may have given the owner a new key since
+        except Conflict:  # another replica may have given the owner a new key meanwhile
             for owner in owners:
                 self._known.pop(owner_before_move(owner), None)
             return await offload(size, opened, await self._opening_keys(owners))
@@ -123,7 +125,9 @@ class SealingCodec:
     async def _owners_of(
         self, contents: SealedColumns, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
     ) -> Sequence[str]:
-        """The owner of each row: named by the statement or the row, or the owner of its turn."""
+        """Returns the owner of each row: the owner that the statement or the row names, or else the owner of the row's
+        turn.
+        """
         if owner := values.get("owner"):
             return [owner] * len(rows)
         turn = contents.name(contents.key[0])
@@ -132,7 +136,7 @@ class SealingCodec:
         return [row.get("owner") or of_turns.get(row.get(turn) or values.get(turn), OWNER.get()) for row in rows]
 
     async def _owners_of_turns(self, turns: Set[UUID]) -> Mapping[Any, str]:
-        """The owners of the turns, without turns that are not committed yet."""
+        """Returns the owners of the turns. Turns that are not yet committed are left out."""
         now, found, missing = self._clock(), dict[UUID, str](), list[UUID]()
         for turn in turns:
             until, owner = self._owners.get(turn, (0.0, ""))
@@ -161,7 +165,7 @@ class SealingCodec:
         return key
 
     async def _sealing_key(self, owner: str, form: str) -> OwnerKey | None:
-        if not owner:  # the turn was deleted meanwhile: nobody reads the contents
+        if not owner:  # the turn was deleted meanwhile, so nobody reads the contents
             return OwnerKey(new_owner_key())
         try:
             key = await self._key(owner, self._keys.find_or_create)
@@ -220,7 +224,9 @@ def _is_sealed(kind: Kind, value: object) -> bool:
 
 
 def has_form(contents: SealedColumns, row: Mapping[str, Any], *, sealed: bool) -> bool:
-    """Whether the row has an encrypted value (`sealed`), or a plain value that would be encrypted (not `sealed`)."""
+    """Whether the row has an encrypted value (if `sealed` is true), or a plain value that encryption would change (if
+    it is false).
+    """
     forms = set[bool]()
 
     def note(kind: Kind, value: str) -> str:
@@ -250,8 +256,8 @@ def _size(value: object) -> int:
 def _place(
     contents: SealedColumns, column: str, values: Mapping[str, Any], row: Mapping[str, Any], number: int = 0
 ) -> tuple[str, ...]:
-    """The place of a value: the value can be decrypted only with it. `number` is the number of the row in the
-    statement.
+    """Returns the place to which a value is bound: without this place, the value cannot be decrypted. `number` is the
+    number of the row in the statement.
     """
     names = [contents.name(name) for name in contents.key]
     parts = [row[name] if name in row else values[name] for name in names]
@@ -260,8 +266,8 @@ def _place(
 
 
 def _sealed(keys: Sequence[OwnerKey | None], contents: SealedColumns, values: dict[str, Any]) -> dict[str, Any]:
-    """`keys` is one key for all rows, or one for each. The digest comes first, because it may be the primary key of the
-    row.
+    """Encrypts the values of a statement. `keys` has one key for all rows, or one key for each row. The digest is
+    encrypted first, because it may be the primary key of the row, to which the other values are bound.
     """
 
     def sealed(kind: str, column: str, value: Any, number: int = 0) -> Any:
@@ -293,8 +299,8 @@ def _sealed_value(key: OwnerKey, kind: str, value: Any, place: Sequence[str]) ->
 
 
 def labels_of(data: str) -> str:
-    """Further members of an encrypted JSON value: the ids for which SQL searches. A `source` is a reference to an
-    upload; `named` has all other texts with the form of an id.
+    """Returns the unencrypted members that are stored beside the ciphertext of a JSON value: the ids that SQL queries
+    search for. `source` lists references to uploads, and `named` lists all other texts that have the form of an id.
     """
     if not (ids := set(_ID.findall(data))):
         return ""
@@ -354,7 +360,9 @@ def _opened_rows(key: OwnerKey, value: str, column: str, turn: Sequence[str]) ->
 
 
 def _with_members(value: str, names: Set[str], change: Callable[[Kind, str], str | bytes]) -> str:
-    """The object with changed texts and JSON values of these members, also inside of its member `outcome`."""
+    """Returns the object after applying `change` to the texts and JSON values of the members `names`, and to the same
+    members of its member `outcome`.
+    """
     members = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     for name, raw in members.items():
         given = bytes(raw).decode()
@@ -380,7 +388,8 @@ def _opened_value(key: OwnerKey, value: str | bytes, place: Sequence[str]) -> st
         raise CannotOpen("A stored text was changed, or belongs to another owner or place.") from None
 
 
-# URL-safe base64. The module `base64` takes three times as long, and this conversion dominates the time of a catch-up.
+# URL-safe base64. The module `base64` takes three times as long, and a catch-up spends most of its time in this
+# conversion.
 
 
 def _as_text(value: bytes) -> str:
@@ -388,5 +397,5 @@ def _as_text(value: bytes) -> str:
 
 
 def _as_bytes(text: str) -> bytes:
-    """Raises MsgspecError and UnicodeEncodeError."""
+    """Decodes URL-safe base64. Raises MsgspecError and UnicodeEncodeError."""
     return _DECODER.decode(b'"%s"' % text.encode("ascii").translate(_FROM_URL))

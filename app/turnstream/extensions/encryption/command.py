@@ -1,4 +1,4 @@
-"""`turnstream encryption`."""
+"""The command `turnstream encryption`."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ from turnstream.setup.databases import check_present, database_name, open_presen
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
 
-_SHOWN = 10  # owners in one sentence
+_SHOWN = 10  # most owners that one sentence names
 _DAY = 86_400.0  # seconds
 
 
@@ -31,8 +31,8 @@ def encryption() -> None:
 def apply() -> None:
     """Give rows from before the form that TURNSTREAM_ENCRYPT_TEXTS asks for.
 
-    Servers may run meanwhile, with the same setting. After an interruption call it again: what is changed stays so. Old
-    copies of the rows are in the write-ahead log and in backups until these are deleted.
+    Servers with the same setting may run meanwhile. If the command is interrupted, call it again: rows that are already
+    changed stay changed. Old copies of the rows are in the write-ahead log and in backups until these are deleted.
     """
     settings = read_settings()
     sealed = settings.section(EncryptionSettings).encrypt_texts
@@ -79,10 +79,12 @@ def apply() -> None:
 def rotate_command(owner: str | None, older_than: float) -> None:
     """Give owners new keys, and encrypt their texts and secrets again.
 
-    Servers run meanwhile. It waits twice: five minutes until no replica encrypts by the keys before, and one minute
-    after the last row. Then the keys before are destroyed. After an interruption call it again. Call it with the
-    settings of the server, whose tools file names the servers at which owners sign in. Old copies of the rows are in
-    backups until these are deleted.
+    Servers may run meanwhile. The command waits twice: for five minutes, until no replica encrypts with the previous
+    keys, and for one minute after the last row. Then the previous keys are destroyed. If the command is interrupted,
+    call it again.
+
+    Call it with the settings of the server: its tools file names the servers at which owners sign in. Old copies of the
+    rows are in backups until these are deleted.
     """
     settings = read_settings()
     check_present(settings)
@@ -107,7 +109,7 @@ def rotate_command(owner: str | None, older_than: float) -> None:
 
 
 async def _rotate(rotation: KeyRotation, database: Database) -> None:
-    """Runs a rotation. Raises ConfigError if keys or rows could not be changed."""
+    """Runs a rotation, and prints its steps. Raises ConfigError if a key or a row could not be changed."""
     number, replaced, resealed, rows, destroyed, failed = await rotation.count(), 0, 0, 0, 0, list[str]()
     async for step in rotation.run():
         failed += step.failed

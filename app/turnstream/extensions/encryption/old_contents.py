@@ -1,4 +1,4 @@
-"""Rows with contents in another form than the settings require, and their conversion."""
+"""Finds rows whose contents are stored in another form than the settings require, and converts them."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -29,15 +29,15 @@ from turnstream.storage.contents import (
 from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 
-_STEP = 50  # rows that are read at once; contents to convert are read one by one
-_SEARCHABLE = 600_000  # characters of a document, at first
-_TAKEN, _TOO_LARGE = "23505", "54"  # SQLSTATE: of a violated unique index, and the class of exceeded limits
+_STEP = 50  # rows that are listed at once; contents are read for conversion one by one
+_SEARCHABLE = 600_000  # characters of a document that are made searchable at first
+_TAKEN, _TOO_LARGE = "23505", "54"  # SQLSTATEs: a unique index was violated; a limit was exceeded (only the class)
 
 
 @dataclass(frozen=True, slots=True)
 class OldContents:
-    """Contents of a table. `list` returns the keys and forms of some rows in the order of the key. `put` does not write
-    a row that has changed since `get`.
+    """Statements for the contents of a table. `list` returns the keys and forms of some rows, sorted by key. `get`
+    returns a row. `put` writes a row, unless the row has changed since `get`.
     """
 
     columns: SealedColumns
@@ -58,7 +58,9 @@ def _old(
     then: str = "",
     also: str = "",
 ) -> OldContents:
-    """`then` follows the UPDATE, whose rows are in `changed`. The list has the columns `also`."""
+    """Returns the statements for a table. `then` is SQL that follows the UPDATE, and `changed` are the updated rows.
+    `also` is SQL for additional columns of the list.
+    """
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
     return OldContents(
@@ -80,7 +82,9 @@ def _old(
 
 
 def of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None = None) -> OldContents:
-    """The list returns the contents: SQL cannot determine whether some contents are in the other form."""
+    """Returns the statements for a table whose list returns the contents: SQL cannot determine whether some of them are
+    in the other form.
+    """
     found = _old(
         columns,
         begin,
@@ -93,7 +97,7 @@ def of_texts(columns: SealedColumns, begin: Mapping[str, Any], owner: str | None
     return found if columns is not ASKS else replace(found, put=PUT_ASK)
 
 
-# The row is deleted and inserted: an update of an answer would add an entry to the audit trail.
+# The row is deleted and inserted again, because an update of an answer would add an entry to the audit trail.
 _ASK_COLUMNS: Final = ", ".join(ALL_TABLES["asks"].columns)
 _ASK_AGAIN: Final = re.sub(r"\b(answer|question)\b(?=,)", r"CAST(:\1 AS json)", _ASK_COLUMNS)
 PUT_ASK = Statement(
@@ -109,7 +113,7 @@ PUT_ASK = Statement(
 )
 _OWNER: Final = "(SELECT chats.owner FROM turns AS of_row JOIN chats ON chats.id = chat_id WHERE of_row.id = {turn})"
 _BLOCK_CHANGES: Final = "text = :text, data = :data, notes = :notes, whole = :whole, client_data = :client_data"
-# The words of the turn are removed from the search index, and the chat is queued for indexing.
+# Removes the words of the turn from the search index, and queues the chat for indexing.
 _SEARCHED_AGAIN: Final = """, forgotten AS (
         DELETE FROM search_texts USING changed JOIN turns ON turns.id = changed.turn_id
         WHERE search_texts.chat_id = turns.chat_id AND search_texts.turn_id = turns.id
@@ -150,7 +154,7 @@ OLD: Final = (
     of_texts(CALLS, {"turn_id": NO_ID, "round": -1, "tool_use_id": ""}),
 )
 
-# Rows that stay encrypted: no index of the search has their words.
+# The statements for rows that stay encrypted. The search index is not changed, because it does not have their words.
 SEALED_BLOCKS: Final = _old(
     BLOCKS,
     {"turn_id": NO_ID, "index": -1},
@@ -163,8 +167,8 @@ SEALED_BLOCKS: Final = _old(
 
 @dataclass(frozen=True, slots=True)
 class ContentsStep:
-    """The numbers of rows of a table that a step has `read` and `changed`, and of rows `left` in the other form.
-    Contents of `failed` owners cannot be decrypted.
+    """The numbers of rows of a table that one step has `read` and `changed`, and the number of rows that are `left` in
+    the other form. `failed` are the owners whose contents cannot be decrypted.
     """
 
     table: str
@@ -175,8 +179,8 @@ class ContentsStep:
 
 
 async def change_contents(database: Database, codec: Codec, *, sealed: bool) -> AsyncGenerator[ContentsStep, None]:
-    """Converts all rows to the form that `codec` writes: encrypted, or plain. The next call completes an interrupted
-    one.
+    """Converts all rows to the form that `codec` writes, which is encrypted or plain. If a call is interrupted, the
+    next call completes the conversion.
     """
     for old in OLD:
         place = dict(old.begin)
@@ -200,8 +204,8 @@ def _is_other(old: OldContents, row: Row, sealed: bool) -> bool:
 async def change_row(
     database: Database, codec: Codec, old: OldContents, here: Mapping[str, Any], *, sealed_alone: bool = False
 ) -> bool | None:
-    """Stores a row in the form that `codec` writes now; with `sealed_alone`, only an encrypted row. Returns None if no
-    change is needed, and False if another write came first.
+    """Stores a row again, in the form that `codec` writes now. With `sealed_alone`, does this only for an encrypted
+    row. Returns None if no change is needed, and False if another write changed the row first.
     """
     row = await database.row(old.get, **here)
     if row is None or (sealed_alone and not has_form(old.columns, dict(row), sealed=True)):
@@ -212,14 +216,14 @@ async def change_row(
         values["digest"] = sha256(plain["content"]).digest()
     while True:
         stored = await codec.seal(old.columns, values)
-        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica could not decrypt another form
+        if all(stored[name] == row[name] for name in old.columns.columns):  # a replica cannot decrypt the new form
             return None
         parameters = {name: stored[name] for name in old.put.names if name in stored}
         try:
             return bool(await database.rows(old.put, **{**parameters, **here, "version": row["version"]}))
         except StatementRefused as error:
             state = getattr(error.__cause__, "sqlstate", "")
-            if state == _TAKEN:  # the owner has uploaded the same bytes since; this row stays a separate upload
+            if state == _TAKEN:  # the owner has since uploaded the same bytes; this row stays separate
                 values["digest"] = sha256(row["id"].bytes + values["digest"]).digest()
             elif state.startswith(_TOO_LARGE):
                 values["searchable"] //= 2

@@ -1,7 +1,7 @@
-"""New keys of owners: rows are encrypted again, owner by owner, while servers run.
+"""Gives owners new keys, and encrypts their rows again, owner by owner, while servers run.
 
-The previous key stays in the row of the key, encrypted by the new key, until no row needs the previous key. So the next
-rotation completes a rotation that was interrupted at any moment.
+The previous key stays in the row of the new key, encrypted with the new key, until no row needs the previous key. So if
+a rotation is interrupted at any moment, the next rotation completes it.
 """
 
 import asyncio
@@ -22,16 +22,17 @@ from turnstream.storage.database import LONG, Database, Row, Statement
 from turnstream.storage.retention import NO_ID
 from turnstream.storage.rows import from_json, to_json
 
-# Seconds after which no replica encrypts by the previous key: a replica that was frozen for this time has lost its
+# Seconds after which no replica encrypts with the previous key: a replica that was frozen for this time has lost its
 # lease.
 WRITERS: Final = 300.0
-# Seconds for readers that may have old rows: running statements, and a standby behind the primary.
+# Seconds after which no reader has old rows: running statements have ended, and a standby has caught up with the
+# primary.
 READERS: Final = 60.0
 _STEP: Final = 50  # rows
-_TRIES: Final = 20  # of a row with simultaneous changes
+_TRIES: Final = 20  # most tries to change a row that other writes change at the same time
 _LOOK: Final = 0.2  # seconds between two checks of transactions
 
-# An owner who moves, or has left rows here, keeps the key.
+# Selects the keys to replace. An owner who is moving, or who has moved away and left rows here, keeps the key.
 _HERE: Final = """earlier IS NULL AND created_at <= now() - CAST(:age AS float) * interval '1 second'
     AND (CAST(:owner AS text) IS NULL OR owner = :owner) AND NOT EXISTS (
         SELECT FROM moves WHERE state <> 'arrived'
@@ -55,7 +56,7 @@ GET_REPLACED = Statement(
     """,
     timeout=LONG,
 )
-# The remaining wait of the newest key in seconds, and the number of keys that wait.
+# Returns how many seconds the newest key still waits, and the number of keys that wait.
 GET_WAIT = Statement(
     """
     SELECT count(*) AS number, coalesce(max(extract(epoch FROM
@@ -69,7 +70,8 @@ COUNT_EARLIER = Statement("SELECT count(*) AS number FROM owner_keys WHERE earli
 NOTE_RESEALED = Statement(
     "UPDATE owner_keys SET resealed_at = now() WHERE owner = :owner AND earlier = :earlier RETURNING owner"
 )
-# A running turn keeps the secrets of its request in the form of its read.
+# Returns owners whose previous key may be destroyed. This excludes owners of running turns that have read the secrets
+# of their requests before these secrets were encrypted again.
 GET_READY = Statement(
     """
     SELECT owner, created_at, earlier FROM owner_keys
@@ -86,7 +88,8 @@ DESTROY_EARLIER = Statement(
     UPDATE owner_keys SET earlier = NULL, resealed_at = NULL WHERE owner = :owner AND earlier = :earlier RETURNING owner
     """
 )
-# A transaction may have written rows with the previous key, and may commit them later.
+# An older transaction may have written rows with the previous key and may commit them later, so the rotation waits for
+# all older transactions.
 MARK_TRANSACTIONS = Statement("SELECT pg_current_xact_id()::text AS mark")
 GET_EARLIER_TRANSACTION = Statement(
     "SELECT 1 AS found WHERE pg_snapshot_xmin(pg_current_snapshot()) <= CAST(CAST(:mark AS text) AS xid8)"
@@ -143,7 +146,9 @@ OF_TURNS: Final = tuple((old, _by_turn(old)) for old in _CONTENTS if old.columns
 
 @dataclass(frozen=True, slots=True)
 class _SecretColumn:
-    """`read` finds the secrets of an owner, or of turns; `write` changes secrets that are unchanged since the read."""
+    """A column with secrets. `read` finds the secrets of an owner, or of turns. `write` changes only secrets that have
+    not changed since they were read.
+    """
 
     table: str
     key: Sequence[str]
@@ -167,9 +172,9 @@ SECRETS: Final = tuple(_secret_column(*place, key) for place, key in SECRET_COLU
 
 @dataclass(frozen=True, slots=True)
 class KeyStep:
-    """A step of a rotation. `replaced`: `number` owners got a new key. `waits`: the rotation waits `number` seconds.
-    `resealed`: `rows` of one of `number` owners were encrypted again. `destroyed`: `number` previous keys were deleted.
-    `failed` describes the values that cannot be decrypted.
+    """A step of a rotation, by its `kind`. `replaced`: `number` owners have a new key. `waits`: the rotation waits for
+    `number` seconds. `resealed`: `rows` of one owner were encrypted again, and `number` owners need this step.
+    `destroyed`: `number` previous keys were destroyed. `failed` describes the values that cannot be decrypted.
     """
 
     kind: Literal["replaced", "waits", "resealed", "destroyed"]
@@ -180,8 +185,8 @@ class KeyStep:
 
 
 class KeyRotation:
-    """Gives new keys to all owners with a key older than `age` seconds, or to one owner. `addresses` are the URLs of
-    servers at which owners sign in. All replicas must be able to decrypt by the previous key (`replica_without`).
+    """Gives a new key to every owner whose key is older than `age` seconds, or to one `owner`. `addresses` are the URLs
+    of servers at which owners sign in. All replicas must be able to decrypt with the previous key (`replica_without`).
     """
 
     def __init__(
@@ -193,21 +198,21 @@ class KeyRotation:
         self._chosen = {"age": age, "owner": owner}
 
     async def replica_without(self) -> str | None:
-        """The address of a live replica that cannot decrypt by a previous key."""
+        """Returns the address of a live replica that cannot decrypt with a previous key."""
         return await self._keys.replica_without_key(None, ROTATED)
 
     async def count(self) -> int:
-        """The number of keys to replace."""
+        """Returns the number of keys that must be replaced."""
         row = await self._database.row(COUNT_OLD_KEYS, **self._chosen)
         return 0 if row is None else row["number"]
 
     async def kept(self) -> int:
-        """The number of previous keys."""
+        """Returns the number of previous keys that still exist."""
         row = await self._database.row(COUNT_EARLIER)
         return 0 if row is None else row["number"]
 
     async def run(self) -> AsyncGenerator[KeyStep, None]:
-        """Runs a rotation. Also completes interrupted rotations."""
+        """Runs a rotation, and completes rotations that were interrupted."""
         async for step in self._replace():
             yield step
         waits = {"writers": WRITERS, "readers": READERS}
@@ -228,7 +233,7 @@ class KeyRotation:
             left = await self._database.row(GET_WAIT, open=False, **waits)
             if left is None or left["number"] == 0 or monotonic() >= end:
                 return
-            await asyncio.sleep(_LOOK)  # until running turns have ended
+            await asyncio.sleep(_LOOK)  # meanwhile, running turns may end
 
     async def _destroy(self) -> AsyncGenerator[KeyStep, None]:
         behind = ""
@@ -261,8 +266,8 @@ class KeyRotation:
             yield KeyStep("replaced", done, failed=failed)
 
     async def _wait(self, waits: Mapping[str, float], *, open: bool) -> AsyncGenerator[KeyStep, None]:
-        """Waits until no replica writes by the previous keys (`open`), or until no replica needs rows that were written
-        by them.
+        """Waits until no replica writes with the previous keys (if `open` is true), or until no replica needs rows that
+        were written with these keys.
         """
         row = await self._database.row(GET_WAIT, open=open, **waits)
         if row is None or row["number"] == 0:
@@ -286,20 +291,20 @@ class KeyRotation:
 
 
 class _Resealing:
-    """All rows of one owner."""
+    """Encrypts all rows of one owner again."""
 
     def __init__(self, database: Database, keys: OwnerKeys, owner: str, addresses: Collection[str]) -> None:
         self._database = database
         self._keys = keys
         self._owner = owner
         self._addresses = addresses
-        # With `required`: otherwise a row would be stored in plain text if a replica could not decrypt it.
+        # `required` is set, because otherwise a row would be stored in plain text if a replica could not decrypt it.
         self._codec = SealingCodec(OwnerKeys(keys.database, keys.masters, required=True), seals=True)
         self.rows = 0
         self.failed = list[str]()
 
     async def run(self) -> None:
-        """Raises CannotOpen and Conflict."""
+        """Encrypts the rows again. Raises CannotOpen and Conflict."""
         if (key := await self._keys.find(self._owner)) is None:
             return  # the owner was erased meanwhile
         await self._database.rows(FORGET_CACHE, owner=self._owner)
@@ -315,7 +320,9 @@ class _Resealing:
                     await self._chats(key, [row["id"] for row in rows])
 
     async def again(self, since: datetime) -> None:
-        """Encrypts again the secrets that requests have copied in their previous form."""
+        """Encrypts secrets again that requests may have copied in their previous encryption: secrets of the owner, and
+        of turns created since `since`.
+        """
         if (key := await self._keys.find(self._owner)) is None:
             return
         await self._secrets_of_owner(key)
@@ -377,7 +384,7 @@ class _Resealing:
         self.failed.append(f"Rows of {column.table} with secrets change all the time.")
 
     async def _sign_ins(self, key: OwnerKey) -> None:
-        """Encrypts tokens again. A token is bound to the address of a server in the tools file."""
+        """Encrypts the tokens of sign-ins again. A token is bound to the address of a server in the tools file."""
         for row in await self._database.rows(GET_TOKENS_OF_OWNER, owner=self._owner):
             server = row["server"]
             places = [("own_server", server), ("subject_token",)]
