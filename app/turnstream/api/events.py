@@ -1,4 +1,4 @@
-"""Events of the streams: the members, the description and the JSON of each one, and the frames of a turn's stream."""
+"""Events of the streams: their members, descriptions and JSON, and the frames of a turn's stream."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from turnstream.domain.turns import Status
 class _Described(BaseModel):
     @classmethod
     def members(cls, event: Any) -> dict[str, Any]:
-        """The JSON members of a domain event, in the order of the fields: its attributes of the same names."""
+        """Returns the JSON members of a domain event: for each field, the attribute of the same name."""
         return {name: getattr(event, name) for name in cls.model_fields}
 
 
@@ -225,7 +225,7 @@ _EVENTS: Mapping[str, type[_Described]] = {
     "turn_cancelled": TurnCancelledEvent,
     "turn_error": TurnErrorEvent,
 }
-# The name of an event that is not in its status.
+# The names of events. The name of a TurnEnd is absent, because it depends on the status.
 _NAMES: Mapping[type[Event], str] = {
     domain.TurnStart: "turn_start",
     domain.RoundStart: "round_start",
@@ -248,7 +248,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
 
 
 def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
-    """The event's name, and its data as JSON values."""
+    """Returns the event's name, and its data as JSON values."""
     if isinstance(event, Notice):
         return event.name, event.data
     name = f"turn_{event.status}" if isinstance(event, TurnEnd) else _NAMES[event.__class__]
@@ -256,7 +256,7 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
 
 
 def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
-    """One SSE frame. `cursor` is the position after the event; None for a notice."""
+    """Encodes one SSE frame. `cursor` is the position after the event; None for a notice."""
     if event.__class__ is BlockDelta:  # the token path
         assert isinstance(event, BlockDelta)
         return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
@@ -268,6 +268,3 @@ def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
     name, data = named(event)
     position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
     return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
-
-
-# --- what operators watch ---------------------------------------------------------------------------------------------
