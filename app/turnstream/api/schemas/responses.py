@@ -1,4 +1,4 @@
-"""Response models, also for the OpenAPI document."""
+"""Response models, which also describe the responses in the OpenAPI document."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal

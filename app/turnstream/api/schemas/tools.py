@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, storable_value
 
-# The tag of a tool of the server, sent as its name alone.
+# The tag of an item that only names a tool of the server.
 NAME = "name"
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -50,7 +50,7 @@ class ProviderToolIn(Body):
 
 
 def _kind_of(item: Any) -> str | None:
-    """The tag of an item, valid or not: errors are then about that member of the union alone."""
+    """Returns the tag of an item, which may be invalid. Errors then concern only that member of the union."""
     if isinstance(item, dict):
         kind = item.get("type")
         return kind if isinstance(kind, str) and kind != NAME else None
