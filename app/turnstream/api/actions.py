@@ -39,7 +39,8 @@ async def act(request: Request) -> Response:
     try:
         decisions = await decisions_of(sent.actions, before, owner, services)
     except RequestRefused:
-        # A repetition may fail checks that the first request passed, for example after the deletion of an upload.
+        # A repeated request may fail checks that the first request passed, for example if an upload was deleted since
+        # then.
         if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
@@ -67,7 +68,7 @@ async def list_grants(request: Request) -> Response:
 async def revoke_grant(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
-    # The audit trail names the credential.
+    # The audit trail records the credential that revokes the grant.
     await services.storage.grants.revoke(owner, chat, grant, identity_of(request).actor)
     return json_response(Revoked(revoked=grant))
 

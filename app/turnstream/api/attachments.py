@@ -94,8 +94,8 @@ async def user_blocks(
     field: str = "blocks",
     contents: Contents | None = None,
 ) -> tuple[Block, ...]:
-    """Returns the blocks of a user turn. Bytes become uploads; a document of the library is stored with its present
-    text. `contents` counts the other blocks of the request. Raises RequestRefused, also if all blocks are too large.
+    """Returns the blocks of a user turn. Bytes become uploads; a library document is stored with its present text.
+    `contents` counts the other blocks of the request. Raises RequestRefused, also if all blocks together are too large.
     """
     contents = contents or Contents(services.http.max_turn_bytes)
     return tuple(

@@ -20,7 +20,7 @@ Options = TypeVar("Options", bound=TurnOptions)
 # The identity of the current request, set when the request is admitted. Code that stores a message reads the identity
 # here, so that no handler can forget to pass it.
 CALLER: ContextVar[Identity] = ContextVar("caller")
-# The request's verified token from another issuer. The server may send it only to that issuer, to exchange it.
+# The request's verified token from another issuer. The server may send it only to that issuer, for a token exchange.
 SUBJECT_TOKEN: ContextVar[str | None] = ContextVar("subject_token", default=None)
 # Labels are only for the client: no model receives labels.
 _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
@@ -57,8 +57,7 @@ def check_named(sent: BaseModel, place: str = "") -> None:
 
 
 def with_fixed(options: Options) -> Options:
-    """Adds the credential's fixed options to the request's. Raises Forbidden for an option that the credential forbids.
-    """
+    """Adds the credential's fixed options. Raises Forbidden for an option that the credential forbids."""
     check_named(options)
     fixed = CALLER.get().fixed
     if not fixed:
@@ -68,7 +67,7 @@ def with_fixed(options: Options) -> Options:
 
 
 def of_caller(request: TurnRequest) -> TurnRequest:
-    """Adds the credential's plan, the author, and the documents that tools may read to the request of a turn."""
+    """Sets the plan, the author and the readable documents of a turn's request from the credential."""
     caller = CALLER.get()
     return replace(request, plan=caller.plan, documents=caller.documents, author=caller.member)
 
@@ -82,7 +81,7 @@ def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def check_turn(turn: Turn | None) -> None:
-    """Raises Forbidden if the turn's tools may read documents beyond the credential: a message could ask for them."""
+    """Raises Forbidden if the turn's tools may read documents that the credential cannot: a message could use them."""
     reached, request = CALLER.get().documents, turn.request if turn else None
     if reached != "" and request is not None and request.documents not in {None, reached}:
         raise Forbidden("The credential of the turn reaches more documents than the token of this request.")

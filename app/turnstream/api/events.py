@@ -257,7 +257,7 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
 
 def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
     """Encodes one SSE frame. `cursor` is the position after the event; None for a notice."""
-    if event.__class__ is BlockDelta:  # the token path
+    if event.__class__ is BlockDelta:  # this branch runs for every token
         assert isinstance(event, BlockDelta)
         return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
             *(cursor or Cursor()),

@@ -34,7 +34,7 @@ async def post_message(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, *, admitted: bool = False
 ) -> Exchange:
     """Writes a message and the assistant turn that answers it. If the key was used before, returns the exchange of the
-    first request. With `admitted`, the caller has counted the request by `admit`.
+    first request. `admitted` means that the caller has already called `admit`.
     """
     new = await services.resolver.sealed(target.owner, with_fixed(new))
     try:
@@ -100,7 +100,7 @@ async def generate_again(
 
 
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
-    """Cancels a turn, and returns its present state: a running turn has not ended yet."""
+    """Cancels a turn, and returns its present state. A running turn stops only later."""
     found = await services.storage.turns.cancel(owner, chat, turn)
     if found.ended:
         services.live.wake()  # another turn may have waited for the end of this turn
@@ -137,8 +137,7 @@ class Composer:
 
 
 async def _begin(services: Services, position: Position, compose: Composer) -> Exchange | None:
-    """Writes the message and an answer that runs here at once. None without a free slot, or if `begin` writes nothing.
-    """
+    """Writes the message and an answer that runs here at once. None without a free slot, or if nothing was written."""
     if position.before is not None and not position.before.ended:
         return None
     owner = position.chat.owner
@@ -188,7 +187,7 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    # If plans differ, the queue reads the owner's limit of running turns from the account, so every request writes it.
+    # If plans differ, the queue reads the owner's limit of running turns from the account, which each request updates.
     if plan.rates or services.plans.plans.vary:
         check_rate(await services.storage.accounts.admit(owner, plan, writes))
 

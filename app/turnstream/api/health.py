@@ -16,7 +16,7 @@ async def healthz(_request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Checks whether the server is ready. Raises StorageUnavailable, which becomes a 503, if Postgres does not answer
-    in two seconds. With `exclude=postgres` only a stopping server is not ready, because streams continue without
+    within two seconds. With `exclude=postgres` only a stopping server is not ready, because streams continue without
     Postgres, and all replicas lose Postgres at once.
     """
     services = services_of(request)

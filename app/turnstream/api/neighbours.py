@@ -1,5 +1,4 @@
-"""Other processes that share the port of this process. Each is a replica. An extension starts and calls the processes.
-"""
+"""Other processes that share the port of this process; each is a replica. An extension starts and calls them."""
 
 from contextlib import AbstractContextManager
 from socket import socket
@@ -31,7 +30,8 @@ class Neighbours(Protocol):
         ...
 
     async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
-        """Forwards a request without a body to `replica`, and streams its answer. None if no process can be reached."""
+        """Forwards a request without a body to `replica`, and streams its answer; None if the replica is unreachable.
+        """
         ...
 
     def listening(self, app: ASGIApp) -> AbstractContextManager[tuple[ASGIApp, socket]]:

@@ -26,7 +26,7 @@ from turnstream.tracing import TRACING
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The server's values for options that neither the turn nor the chat sets. No turn may request more tool rounds
-    than `most_rounds`, if the operator has set it, or more than the limits that `_CEILINGS` names.
+    than `most_rounds`, if the operator has set a maximum, or more than the limits that `_CEILINGS` names.
     """
 
     model: str
@@ -228,7 +228,7 @@ class Resolver:
             raise RequestRefused(str(error), field=field) from None
 
     async def sealed(self, owner: str, options: AnyOptions, field: str = "") -> AnyOptions:
-        """Encrypts the secrets of tools in the options. Called before any part of a request is stored."""
+        """Encrypts the secrets of tools in the options. Handlers call this before they store any part of a request."""
         return (
             await self.secrets.sealed(owner, options, field, self.check_declared) if self.secrets.encrypts else options
         )
@@ -374,8 +374,7 @@ class Resolver:
     def _within(
         self, model: Model, request: TurnRequest, output: OutputSpec | None, usual: OutputSpec | None
     ) -> TurnRequest:
-        """Adds the output, or an agent's `usual` output, to the request, and checks the limits of model and operator.
-        """
+        """Adds the output (or an agent's `usual` output) to the request, within the limits of model and operator."""
         most = 0 if output is None else output.max_attempts * output.max_iterations
         if most > _MOST_OUTPUT_CALLS:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
@@ -413,7 +412,7 @@ def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
-    """False if the parameters force a tool that the turn does not have."""
+    """Whether the turn has the tool that the parameters force, if they force a tool."""
     choice = params.get("tool_choice") or {}
     return choice.get("type") != "tool" or choice["name"] in tools.names
 

@@ -61,7 +61,7 @@ class Storage:
     @classmethod
     def of(cls, database: Database, everything: Database, search: Search | None, cell: str | None = None) -> Self:
         """With row-level security, `database` shows only the rows of the request's owner, and `everything` shows all
-        rows. `cell` is this server's cell, for tokens.
+        rows. `cell` is the cell that new tokens name.
         """
         return cls(
             database=everything,
@@ -130,7 +130,7 @@ class HttpSettings:
 
     @property
     def max_turn_bytes(self) -> int:
-        """Most bytes of text in one message or in the results of one request, with the documents that it names."""
+        """Most bytes of text in one message, or in the results of one request, including the documents they name."""
         return 2 * self.max_body_bytes
 
 

@@ -106,7 +106,7 @@ async def get_path(request: Request) -> Response:
             if before:
                 path = path[:-1]
                 following = path[-1].id if path else None
-            # The cursor does not cover a leaf that was created after the state was read: then both reads are repeated.
+            # The cursor does not cover a leaf that is newer than the state: then the state and the path are read again.
             if not path or place_of(path[-1]) <= state.last:
                 return await path_page(services, storage, path, state, following)
 
@@ -163,8 +163,8 @@ async def path_page(
 
 
 def _cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
-    """Returns the cursor of a page with the turns `shown`. They were read after `state`, and none was created since
-    then.
+    """Returns the cursor of a page with the turns `shown`, which were read after `state` and are not newer than
+    `state`.
 
     A stream from this cursor sends the chat, the open turns that the page lacks, and later events of the page's turns.
     """

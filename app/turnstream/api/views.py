@@ -75,15 +75,14 @@ class ShownTurn(NamedTuple):
 
 
 def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
-    """Returns the present turn. For a turn that runs here, it includes text without a row; `cursor` follows that text.
-    """
+    """Returns the present turn. A turn that runs here includes text without a row; `cursor` follows that text."""
     # A view may be ahead of the rows, or behind them if another replica has written. A user turn has no view.
     view, rows = services.live.directory.view(turn) if turn.role == "assistant" else None, turn
     turn = turn if view is None else view.turn
     if rows.arrivals > turn.arrivals and not turn.ended:  # an answer has arrived that the view lacks
         turn = replace(turn, status=rows.status)
     assert rows.created_at is not None
-    # The members that test `acted` follow from rounds: a message, or an answer before its first round, has none.
+    # Members that test `acted` depend on rounds, which a message, or an answer before its first round, does not have.
     acted = view and (turn.rounds or rows.rounds or turn.ended or rows.ended or turn.hook_failures)
     out = TurnOut(
         id=turn.id,
@@ -123,7 +122,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
 
 
 def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
-    """Returns the calls that wait by both versions: the rows may have later answers, and the view may have ended."""
+    """Returns calls that wait in the view and in the rows: rows may have later answers, and the view may have ended."""
     if turn.ended or rows.ended:
         return []
     answered = {ask.key for ask in (*turn.asks, *rows.asks) if ask.answer is not None}

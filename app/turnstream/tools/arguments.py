@@ -35,8 +35,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a tool. The model sends those in `names`; the parameter `context`, if any, gets the ToolContext.
-    """
+    """The model sends the arguments in `names`; the parameter `context`, if any, receives the ToolContext."""
 
     names: tuple[str, ...]
     context: str | None
@@ -106,8 +105,7 @@ class Arguments:
 
 
 def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
-    """Returns the description of a parameter: from a Field, else from a string in Annotated, else from the docstring.
-    """
+    """Returns a parameter's description: from a Field, else from a string in Annotated, else from the docstring."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(note, FieldInfo) and note.description for note in notes):
         return {}

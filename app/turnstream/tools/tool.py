@@ -142,8 +142,7 @@ class ToolContext:
 
     @property
     def may_detach(self) -> bool:
-        """Whether the call may continue elsewhere: true for background tools, and for tools whose `detaches` is true.
-        """
+        """Whether the call may continue elsewhere: true for background tools, and for tools that have `detaches`."""
         return self.detach is not _goes_on_nowhere
 
 
@@ -349,7 +348,7 @@ class CheckedSource(ToolSource, Protocol):
     """A source that `turnstream doctor --ping` examines."""
 
     async def failures(self) -> Mapping[str, str]:
-        """Returns the reason of failure for the name of each connection, or an empty text for a working connection."""
+        """Returns, for the name of each connection, the reason of its failure, or an empty text if it works."""
         ...
 
 

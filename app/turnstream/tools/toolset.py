@@ -28,7 +28,7 @@ from turnstream.tools.tool import Offer, Outcome, Stopped, Tool, ToolContext, To
 
 log = structlog.get_logger(__name__)
 
-_MAX_NAME_CHARS = 100  # that a message shows of a name that the model invented
+_MAX_NAME_CHARS = 100  # that a text shows of a name that the model invented
 
 
 class Toolset:
@@ -38,8 +38,7 @@ class Toolset:
     requests declared. With `reserved`, no owner gets all of these slots. A cancelled tool has `patience` seconds to
     stop; then the server abandons it. The model gets up to `max_result_chars` characters of a result, and the rows keep
     up to `max_whole_chars`; a file has up to `max_file_bytes`. `sources` list additional tools, which may appear and
-    disappear. `declared` makes a tool from a spec that a request declared. `offers` change the tools of requests before
-    storage.
+    disappear. `declared` makes a tool from a spec that a request declared. `offers` change the tools of a request.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Toolset:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """All tools that a turn may name, with the present tools of sources. Tools with `hidden` are omitted."""
+        """All tools that a turn may name, with the present tools of sources. Tools that are `hidden` are omitted."""
         return tuple(tool for tool in self._tools.values() if not getattr(tool, "hidden", False))
 
     @property
@@ -106,8 +105,7 @@ class Toolset:
         return tuple(tool.spec.name for tool in self.tools)
 
     def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
-        """Returns the specs of the named tools in their order, or of all tools. Raises ValueError for an unknown tool.
-        """
+        """Returns the specs of the named tools in order, or of all tools. Raises ValueError for an unknown tool."""
         tools = {tool.spec.name: tool for tool in self.tools}
         names = list(tools) if names is None else list(dict.fromkeys(names))
         for name in names:
@@ -116,7 +114,7 @@ class Toolset:
         return tuple(tools[name].spec for name in names)
 
     def lacking(self, specs: Iterable[ToolSpec]) -> Sequence[str]:
-        """Returns the names of the specs that this server must run but does not have."""
+        """Returns the names of the tools that this server must run but does not have."""
         tools = self._tools
         own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
         return [name for name in own if name not in tools]
@@ -145,8 +143,7 @@ class Toolset:
         return getattr(self.find(name, None), "job_kind", "tool")
 
     def stopped(self, name: str) -> Stopped | None:
-        """Returns the function that stops calls of the tool that continue elsewhere; None if the tool has no function.
-        """
+        """Returns the function that stops calls of the tool that continue elsewhere; None if there is no function."""
         return getattr(self.find(name, None), "stopped", None)
 
     def detaches(self, name: str) -> bool:
@@ -221,7 +218,7 @@ class Toolset:
         return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """Truncates an outcome that a client or the cache supplied to the sizes for a tool of this server."""
+        """Truncates an outcome from a client or from the cache to the size limits of the tool."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
@@ -250,8 +247,7 @@ class Toolset:
         return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
-        """Returns the fallback of a tool. Checks it in every call, because a source may have added either tool later.
-        """
+        """Returns the fallback of a tool. Checks it in each call: a source may have added either tool later."""
         tools = self._tools
         if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)
@@ -259,8 +255,7 @@ class Toolset:
         return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
 
     def find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
-        """Finds a tool by name. If the request declared a tool of this name, the server's own tool is never returned.
-        """
+        """Finds a tool by name. If the request declared a tool of this name, never returns the server's own tool."""
         spec = next((spec for spec in offered or () if spec.name == name), None)
         if offered is not None and (spec is None or spec.client):
             return None

@@ -15,8 +15,7 @@ Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """A stream of server-sent events. `events` has the model of each event's data; empty if another API defines them.
-    """
+    """A stream of server-sent events. `events` maps names to data models; empty if another API defines the events."""
 
     about: str
     events: Mapping[str, type[BaseModel]] = field(default_factory=dict)

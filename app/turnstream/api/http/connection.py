@@ -24,7 +24,7 @@ from turnstream.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
 log = structlog.get_logger(__name__)
 
-# Most bytes of a request besides its body, in request line and headers; the same for chunk extensions and trailers.
+# Most bytes of a request besides its body: for request line and headers, and again for chunk extensions and trailers.
 LONGEST_HEAD = 64 * 1024
 # Most seconds until the headers of a request are complete, and between two pieces of a body.
 HEAD_TIMEOUT = 10.0
@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
         self._most = most
         self._head = 0  # bytes of the request besides its body, since its last complete part
         self._head_too_long = False
-        self._reads_since: float | None = None  # since when the server waits for the rest of a request
+        self._reads_since: float | None = None  # when the server began to wait for the rest of a request
         self._timeout = HEAD_TIMEOUT
         self._read_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -202,7 +202,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _expect(self, timeout: float) -> None:
-        """Requires the next part of a request within `timeout` seconds. A running timer only moves when it fires."""
+        """Limits the time for the next part of a request, in seconds. A running timer is renewed only when it fires."""
         self._reads_since, self._timeout = self.loop.time(), timeout
         if self._read_timer is None:
             self._read_timer = self.loop.call_later(min(timeout, HEAD_TIMEOUT), self._check_reading)
@@ -252,7 +252,7 @@ class Connection(HttpToolsProtocol):
 
 def connections(heartbeat: float) -> Callable[..., Connection]:
     """Returns the factory of connections, and raises the limit of file descriptors as far as the machine allows. The
-    server disconnects a reader of a stream that has not read two heartbeats.
+    server disconnects a reader of a stream that leaves two heartbeats unread.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -319,7 +319,7 @@ class SafeHeaders:
             nonlocal is_begun
             if message["type"] == "http.response.start":
                 is_begun = True
-                # Only calls of the table have labels: an address that a client invents must not become a series.
+                # Only calls of the table are labels: an address that a client invents must not become a metric series.
                 endpoint = state.get("endpoint")
                 call = "other" if endpoint is None else endpoint.call
                 HTTP_REQUESTS.labels(call, message["status"]).inc()

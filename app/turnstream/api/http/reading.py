@@ -28,7 +28,7 @@ BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _MOST_PATH = 1024  # bytes
-# Control characters, and the replacement character of invalid UTF-8. Different paths with them would look alike.
+# Control characters, and the replacement character of invalid UTF-8: they make different paths look alike.
 _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
@@ -42,7 +42,7 @@ def id_of(request: Request, name: str) -> UUID:
 
 
 def check_path(path: str, field: str = "path") -> None:
-    """Raises RequestRefused for a path of a document that could be read in two ways."""
+    """Raises RequestRefused for a document's path that could be read in two ways."""
     ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
     if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
         raise RequestRefused(

@@ -19,7 +19,7 @@ _MOST_REMEMBERED = 10_000
 
 class StoredTokens:
     """Authenticates tokens. Only one query runs at a time, for all tokens that have arrived meanwhile, so that invented
-    tokens occupy one connection at most. A server with a `cell` refuses an unknown token of another cell, and names it.
+    tokens occupy one connection. A server with a `cell` refuses an unknown token of another cell, and names that cell.
     """
 
     def __init__(self, tokens: Tokens, cell: str | None = None) -> None:

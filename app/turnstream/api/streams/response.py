@@ -24,7 +24,7 @@ from turnstream.telemetry import STREAMS_OPEN
 # a disconnected client reconnects.
 HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
-_END_TIMEOUT = 1.0  # seconds to send the end of a body, also at a shutdown; a client that does not read misses it
+_END_TIMEOUT = 1.0  # seconds to send the end of a body, also at a shutdown; a client that does not read misses the end
 END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 

@@ -45,8 +45,8 @@ async def stream_turn(request: Request) -> Response:
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
-    """Returns the answer of another process of this server if that process runs the turn, else None. Its live text then
-    needs no write of the journal, and no wait for the journal.
+    """Returns the answer of another process of this server if that process runs the turn, else None. The turn's live
+    text then needs no write of the journal, and no wait for the journal.
     """
     services = services_of(request)
     neighbours, status = services.neighbours, turn.status
@@ -84,7 +84,7 @@ def stream_response(
 def requested_cursor(
     request: Request, parse: Callable[[str], AnyCursor], start: Start
 ) -> tuple[str, AnyCursor | Start]:
-    """Returns the name of the field with the cursor, and the cursor, or `start` without a cursor. Raises BadRequest."""
+    """Returns the field of the cursor, and the cursor, or `start` if the request has no cursor. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),

@@ -1,4 +1,4 @@
-"""Watches open streams: authenticates each stream again every few seconds, and stops it without a valid credential."""
+"""Watches open streams: authenticates every stream again after some seconds, and stops it if that fails."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two checks of a stream. As tokens are cached too, a stream ends within ten seconds of a revocation.
+# Seconds between two checks of a stream. Tokens are cached too, so a stream ends within ten seconds of a revocation.
 PAUSE = 5.0
 # Streams that are checked together, with one query for their tokens. Between two checks, the event loop is free.
 _PORTION = 100
@@ -34,8 +34,8 @@ class StreamWatch:
 
 
 async def _check(stream: OpenStream) -> None:
-    """Stops a stream that its credential no longer allows. If the check fails, the stream lives until the credential
-    expires.
+    """Stops a stream that its credential no longer allows. If the check itself is impossible, the stream continues
+    until the credential expires.
     """
     owner, request = stream.identity.owner, stream.request
     try:

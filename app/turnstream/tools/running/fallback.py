@@ -1,5 +1,4 @@
-"""The fallback of a failed tool: checks whether it can replace the tool, makes its input, and joins the two outcomes.
-"""
+"""The fallback of a failed tool: checks whether it can replace the tool, makes its input, and joins the outcomes."""
 
 import json
 from collections.abc import Mapping
@@ -38,8 +37,7 @@ def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
 
 
 def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fallback's input for a call with the input `sent`. A function of the program may raise any exception.
-    """
+    """Returns the fallback's input for a call with the input `sent`. A program's function may raise any exception."""
     if callable(fallback.input):
         return {**fallback.input(sent), **fallback.add}
     if fallback.input is None:
@@ -48,8 +46,7 @@ def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_json: str | None = None) -> Outcome:
-    """Joins the outcomes of a failed call and of its fallback. `input_json` is the fallback's input, if it was changed.
-    """
+    """Joins the outcomes of a failed call and of its fallback. `input_json` is the fallback's input, if changed."""
     note: dict[str, Any] = {"tool": fallback.tool, "because": first.kind}
     called = ""
     if input_json is not None:

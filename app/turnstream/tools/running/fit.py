@@ -16,16 +16,15 @@ from turnstream.tools.policy import Policy
 from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import File, Outcome, OutcomePart
 
-# Limits of one result, because a request holds many results, and a provider limits the whole request.
+# Limits for each result, because a request holds many results, and a provider limits the whole request.
 MOST_FILES = 20
-MOST_LARGE_FILES = 4  # all files together have at most the size of so many files of the largest size
+MOST_LARGE_FILES = 4  # all files together have at most this many times the largest size of a file
 MOST_DATA = 100_000  # characters of JSON for clients
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The model gets `shown` characters; rows keep `kept` characters of a longer text. A file has up to `file` bytes.
-    """
+    """The model gets up to `shown` characters, and the rows keep up to `kept`. A file has up to `file` bytes."""
 
     shown: int
     kept: int

@@ -21,8 +21,7 @@ Backoff = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One try. It `broke` if the tool failed without reporting the failure on purpose, or if a service is unavailable.
-    """
+    """One try. It `broke` if the tool failed without reporting that on purpose, or if a service is unavailable."""
 
     outcome: Outcome
     broke: bool = False
@@ -33,8 +32,7 @@ def short_backoff(retry: int) -> float:
 
 
 async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, pause: Backoff) -> Try:
-    """Calls a tool until it succeeds or reports an error on purpose, at most 1 + `retries` times. Returns the last try.
-    """
+    """Calls a tool up to 1 + `retries` times, until a success or an intended error. Returns the last try."""
     retries = tool.policy.retries if repeatable(tool.spec) else 0
     tries = 0
     while True:
@@ -74,6 +72,6 @@ def is_cancelled() -> bool:
 
 
 def broken(tool: Tool, error: BaseException) -> Try:
-    """Makes the try of a tool that raised `error`. The model sees only its class: the message may contain secrets."""
+    """Makes the try of a tool that raised `error`. The model sees only the error's class: the text may have secrets."""
     log.error("tool.failed", exc_info=error)
     return Try(Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", kind="error"), broke=True)
