@@ -132,7 +132,7 @@ class Composer:
 #   new chat, no history       has room  BEGIN_CHAT                           runs here
 #   new chat                   any       CREATE_CHAT, CREATE_EXCHANGE         queued
 #   after an ended answer      has room  BEGIN_EXCHANGE                       runs here
-#   steers an open turn        any       chat locked: STEER                   is that turn
+#   steers an open turn        any       chat locked: STEER                   is the open turn
 #   otherwise                  any       chat locked: CREATE_EXCHANGE         queued
 
 

@@ -30,8 +30,7 @@ class Neighbours(Protocol):
         ...
 
     async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
-        """Forwards a request without a body to `replica`, and streams its answer; None if the replica is unreachable.
-        """
+        """Forwards a request without a body to `replica`, and streams its answer; None if it cannot be reached."""
         ...
 
     def listening(self, app: ASGIApp) -> AbstractContextManager[tuple[ASGIApp, socket]]:

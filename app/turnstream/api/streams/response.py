@@ -83,7 +83,7 @@ class OpenStream:
 
 
 def access_ended(refusal: RequestRefused) -> bytes:
-    """Returns the last frame of a stream whose credential has become invalid, in this server's own protocol."""
+    """Returns the last frame of a stream with an invalid credential, in the form of this server's own protocol."""
     data = to_json({"status": refusal.status, "detail": refusal.detail})
     return b"event: access_ended\ndata: %b\n\n" % data
 
