@@ -48,7 +48,7 @@ class AnsweredCall(EventSchema):
 
 
 class RoundStartEvent(EventSchema):
-    """A model call begins. `messages` counts its messages, `answered` lists the tool results among these."""
+    """A model call begins. `messages` counts the messages of the call, `answered` lists the tool results among them."""
 
     round: int
     messages: int
@@ -74,7 +74,7 @@ class BlockStartEvent(EventSchema):
 
 
 class BlockDeltaEvent(EventSchema):
-    """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
+    """New text of the open block: text, thinking or partial JSON. `offset` counts Unicode code points."""
 
     index: int
     offset: int
@@ -139,7 +139,7 @@ class TurnEndEvent(EventSchema):
 
 
 class TurnCancelledEvent(TurnEndEvent):
-    """The last event of a cancelled turn. A structured turn has its `phase` at the cancellation."""
+    """The last event of a cancelled turn. For a structured turn, `phase` is its phase at the cancellation."""
 
     phase: Phase | Absent = None
 
@@ -151,8 +151,8 @@ class TurnErrorEvent(TurnEndEvent):
 
 
 class StatusNotice(BaseModel):
-    """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-    starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
+    """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the model call starts
+    in about `seconds`, because the rate limit of its provider is used up. The notice has no id and is never sent again.
     """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
@@ -175,7 +175,7 @@ class ToolProgressNotice(EventSchema):
 
 
 class ToolOutputNotice(EventSchema):
-    """A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last."""
+    """A notice with the whole output of a running tool so far. It has no id. Connecting clients get the last notice."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -207,8 +207,8 @@ class AccessEndedNotice(EventSchema):
 
 
 class CaughtUpNotice(EventSchema):
-    """The client has received all content up to its connect. This notice comes once in a connection with
-    `caught_up=true`, unless the turn ends before. The notice has no id.
+    """The client has received all content that existed when it connected. This notice comes once in a connection with
+    `caught_up=true`, unless the turn ends earlier. The notice has no id.
     """
 
 

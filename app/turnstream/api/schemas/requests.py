@@ -123,7 +123,7 @@ class NewTurn(TurnOptions):
 
 
 class ChatSettings(Body, frozen=True):  # pydantic deep-copies a mutable default for each body
-    """Defaults of a chat's turns. In a change, omitted members stay, at each level, and null removes a member."""
+    """Defaults of a chat's turns. In a change, omitted members stay at each level, and null removes a member."""
 
     model: ModelName | None = None
     params: Params | None = None

@@ -27,8 +27,8 @@ class ClientToolIn(Body):
 
 
 class HttpToolIn(Body):
-    """A tool behind a URL, for this turn. `headers` may contain secrets, stored with the turn and shown as stars, or
-    names of the operator's secrets in the form `${secret:NAME}`.
+    """A tool behind a URL, for this turn. `headers` may contain secrets, which are stored with the turn and shown as
+    stars. They may also name the operator's secrets in the form `${secret:NAME}`.
     """
 
     type: Literal["http"]
@@ -43,7 +43,7 @@ class HttpToolIn(Body):
 
 
 class ProviderToolIn(Body):
-    """A tool that the provider runs (web search, code execution): its definition, passed on unchanged."""
+    """A tool that the provider runs (web search, code execution). Its definition is passed on unchanged."""
 
     type: Literal["provider"]
     definition: JsonObject
@@ -122,7 +122,7 @@ class RememberIn(Body):
 
 class ApproveIn(Body):
     """Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool run
-    without a question, until a revocation.
+    without a question, until the permission is revoked.
     """
 
     type: Literal["approve"]
@@ -140,8 +140,8 @@ class DenyIn(Body):
 
 
 class AnswerIn(Body):
-    """The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
-    call again, as the sign-in itself does.
+    """The answer to a question. `content` must meet the schema of the question, and is sent to the tool. To `accept` a
+    `sign_in` makes the call again, as the sign-in itself does.
     """
 
     type: Literal["answer"]
