@@ -100,7 +100,7 @@ async def generate_again(
 
 
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
-    """Cancels a turn, and returns its present state. A running turn stops only later."""
+    """Cancels a turn, and returns its present state: a running turn may not have ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
     if found.ended:
         services.live.wake()  # another turn may have waited for the end of this turn

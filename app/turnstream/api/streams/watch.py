@@ -1,4 +1,5 @@
-"""Watches open streams: authenticates every stream again after some seconds, and stops it if that fails."""
+"""Watches open streams. Checks the credential of each stream every few seconds; an invalid credential stops a stream.
+"""
 
 import asyncio
 
