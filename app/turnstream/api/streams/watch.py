@@ -1,5 +1,4 @@
-"""Watches open streams. Checks the credential of each stream every few seconds; an invalid credential stops a stream.
-"""
+"""Watches open streams. Checks their credentials every few seconds, and stops streams with an invalid credential."""
 
 import asyncio
 
