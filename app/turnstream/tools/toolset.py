@@ -247,7 +247,7 @@ class Toolset:
         return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
-        """Returns the fallback of a tool. Checks it in each call: a source may have added either tool later."""
+        """Returns a tool's fallback. Each call checks it: a source may have added the tool or its fallback later."""
         tools = self._tools
         if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)

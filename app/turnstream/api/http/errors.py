@@ -74,7 +74,7 @@ class BadRequest(RequestRefused):
 
 
 class Invalid(RequestRefused):
-    """Refuses wrong fields. Each of `errors` has the members `field` and `message`, a sentence."""
+    """Refuses wrong fields. Each of `errors` has the `field`, and a sentence as its `message`."""
 
     def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
         super().__init__(errors[0]["message"], field=errors[0]["field"])
