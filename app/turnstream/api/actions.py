@@ -1,4 +1,4 @@
-"""Handlers of actions: results of client tools and decisions about approvals, for calls that wait for a person."""
+"""Handlers of actions: a person answers waiting calls with results of client tools, or decides about approvals."""
 
 from collections.abc import Iterator, Sequence
 
@@ -39,7 +39,8 @@ async def act(request: Request) -> Response:
     try:
         decisions = await decisions_of(sent.actions, before, owner, services)
     except RequestRefused:
-        # A repetition may fail checks that the first request passed, for example after the deletion of an upload.
+        # A repeated request may fail checks that the first request passed, for example if an upload was deleted since
+        # then.
         if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
@@ -67,7 +68,7 @@ async def list_grants(request: Request) -> Response:
 async def revoke_grant(request: Request) -> Response:
     services, owner = services_and_owner(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
-    # The audit trail names the credential.
+    # The audit trail records the credential that revokes the grant.
     await services.storage.grants.revoke(owner, chat, grant, identity_of(request).actor)
     return json_response(Revoked(revoked=grant))
 
@@ -83,7 +84,7 @@ async def store_answers(
     """Stores a person's decisions about calls of the turn, with a `message` to the turn, and lets the turn continue.
     Returns the new state of the turn.
     """
-    owner = OWNER.get()  # the owner of the turn; an approver is another owner
+    owner = OWNER.get()  # the turn's owner: the caller may be an approver, who is another owner
     answered = await services.storage.actions.answer(owner, turn.chat_id, turn.id, decisions, key, identity, message)
     if not answered.ended:
         await services.live.refresh(turn.id)
@@ -94,7 +95,7 @@ async def store_answers(
 async def decisions_of(
     actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services, list_field: str = "actions"
 ) -> list[Decision]:
-    """The decisions of a person about calls of the turn. `list_field` holds the actions. Raises RequestRefused."""
+    """Converts the actions in `list_field` into decisions about calls of the turn. Raises RequestRefused."""
     seen: set[str] = set()
     for place, action in enumerate(actions):
         if action.tool_use_id in seen:
@@ -112,7 +113,7 @@ async def decisions_of(
 
 
 def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
-    """Approvals of the other calls that wait now and that a remembered approval covers: nobody decides twice."""
+    """Yields approvals of other waiting calls that a new remembered approval covers, so that nobody decides twice."""
     inputs = {block.key: block.text for block in NamedCalls(turn.request).turn(turn).blocks if block.is_call}
     tools = {ask.tool_use_id: (ask.name, ask.tool_digest) for ask in turn.asks if ask.tool_digest is not None}
     decided = {decision.tool_use_id for decision in decisions}
@@ -149,7 +150,7 @@ async def _decision(
 
 
 def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
-    """The answer to a question, checked against the schema of the question, with its defaults for a missing content."""
+    """Checks the answer to a question against the question's schema, whose defaults replace an omitted `content`."""
     asked = [ask for ask in turn.asks if (ask.call_id, ask.digest) == (action.tool_use_id, action.input_digest)]
     question = parsed(asked[-1].question) if asked and asked[-1].question is not None else {}
     content = action.content
@@ -167,7 +168,7 @@ def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
 
 
 def _condition(action: ApproveIn, edited: str | None, turn: Turn, field: str) -> str | None:
-    """The condition of a grant as JSON text. The call that is approved must meet it, or it is a mistake."""
+    """Returns the condition of a grant as JSON text. Raises RequestRefused if the approved call does not meet it."""
     if action.remember is None or action.remember.when is None:
         return None
     when = {name: condition.model_dump(exclude_unset=True) for name, condition in action.remember.when.items()}
@@ -183,7 +184,7 @@ def _condition(action: ApproveIn, edited: str | None, turn: Turn, field: str) ->
 
 
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:
-    """Edited arguments are validated like a model's."""
+    """Returns the edited input of a call as JSON text, validated like the model's input; None if it was not edited."""
     names = {ask.name for ask in turn.asks if ask.tool_use_id == action.tool_use_id}
     specs = turn.request.tools if turn.request else ()
     spec = next((spec for spec in specs if spec.name in names), None)

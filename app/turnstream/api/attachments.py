@@ -1,4 +1,4 @@
-"""Blocks of a message in their stored form: text, images and documents."""
+"""Converts the blocks of a message (text, images and documents) to their stored form."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -29,16 +29,16 @@ from turnstream.domain.results import ResultPart
 from turnstream.llm.models.catalog import NEEDED_ABILITY, Model
 from turnstream.storage.owners.uploads import Upload
 
-UNTIL_DELETED = 60  # seconds until an owner may have deleted something
+UNTIL_DELETED = 60  # seconds of `Retry-After`: by then, the owner may have deleted something
 _IMAGES, _DOCUMENTS = media_shown_as(IMAGE), media_shown_as(DOCUMENT)
-# Bytes of the files of one message, as many as providers accept in one request.
+# Most bytes of all files in one request, as many as providers accept in one request.
 _MOST_FILE_BYTES = 32_000_000
 
 
 @dataclass(slots=True)
 class Contents:
-    """The contents of the blocks of one request. Each document of the library is read once. A short request can name
-    large documents: each reference copies a document into the turn, and every reader of the turn receives the copy.
+    """Limits the contents of the blocks of one request, and reads each document of the library once. A short request
+    can name large documents: each reference copies a document into the turn, and every reader receives the copy.
     """
 
     most_text: int
@@ -47,7 +47,7 @@ class Contents:
     files: int = 0
 
     def add_text(self, text: str, field: str) -> None:
-        """Raises RequestRefused if the texts have more than `most_text` bytes together."""
+        """Counts a text. Raises RequestRefused if all texts together have more than `most_text` bytes."""
         self.text += len(text.encode())
         if self.text > self.most_text:
             detail = f"`{field}` must be shorter: the texts of a request, those of documents included, have at most"
@@ -61,7 +61,7 @@ class Contents:
 
 
 async def allowed_blocks(blocks: Sequence[BlockIn], owner: str, services: Services) -> list[BlockIn]:
-    """The blocks with the texts that guards have passed. Raises MessageBlocked and GuardFailed."""
+    """Passes texts of blocks through the guards, which may change the texts. Raises MessageBlocked and GuardFailed."""
     return [
         block.model_copy(update={"text": await allowed_text(block.text, owner, services)})
         if isinstance(block, TextBlockIn)
@@ -71,13 +71,13 @@ async def allowed_blocks(blocks: Sequence[BlockIn], owner: str, services: Servic
 
 
 async def allowed_text(text: str, owner: str, services: Services, place: Place = "input") -> str:
-    """A text of a message, or of a result in its history, as guards let it pass."""
+    """Passes a text of a message, or a tool result of its history, through the guards. Returns the text to store."""
     check = services.live.check_message
     return text if check is None else await check(owner, CALLER.get().plan, text, place)
 
 
 def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
-    """The blocks of a message to a running turn, only text. Raises RequestRefused."""
+    """Returns the blocks of a message to a running turn. Raises RequestRefused for a block that is not text."""
     for place, block in enumerate(blocks):
         if not isinstance(block, TextBlockIn):
             raise RequestRefused(
@@ -94,8 +94,8 @@ async def user_blocks(
     field: str = "blocks",
     contents: Contents | None = None,
 ) -> tuple[Block, ...]:
-    """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept.
-    `contents` counts the contents of the other blocks of the request. Raises RequestRefused, also if all are too large.
+    """Returns the blocks of a user turn. Bytes become uploads; a library document is stored with its present text.
+    `contents` counts the other blocks of the request. Raises RequestRefused, also if all blocks together are too large.
     """
     contents = contents or Contents(services.http.max_turn_bytes)
     return tuple(
@@ -104,7 +104,7 @@ async def user_blocks(
 
 
 def result_parts(blocks: Sequence[Block]) -> list[ResultPart]:
-    """The blocks as parts of a tool's result, without blank texts. A document of the library becomes its text."""
+    """Converts blocks to parts of a tool result, without blank texts. A document of the library becomes its text."""
     parts: list[ResultPart] = []
     for block in blocks:
         members = msgspec.json.decode(block.data or "{}")
@@ -172,7 +172,7 @@ def _block(place: int, type: str, members: Mapping[str, object], text: str = "")
 async def _upload(
     source: Base64In | UploadIn, owner: str, services: Services, field: str, allowed: frozenset[str]
 ) -> Upload:
-    """The upload in `source`, or a new upload of its bytes. The bytes determine the media type."""
+    """Returns the upload that `source` names, or uploads its bytes. The bytes determine the media type."""
     uploads, kinds = services.storage.uploads, ", ".join(sorted(allowed))
     if isinstance(source, UploadIn):
         caller = CALLER.get()
@@ -209,7 +209,7 @@ async def store_upload(
     name: str | None = None,
     purpose: str | None = None,
 ) -> Upload:
-    """Raises TooMany if the owner's plan has no room for the file."""
+    """Stores a file. Raises TooMany if the owner's plan has no room for it."""
     plan = services.plans.of(owner)
     stored = await services.storage.uploads.put_within(owner, media_type, content, plan, name, purpose)
     if isinstance(stored, Upload):

@@ -1,4 +1,4 @@
-"""The credential of the present request: the data that its messages may name and its turns may reach."""
+"""The credential of the current request, which limits the data that its messages may name and its turns may reach."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -17,9 +17,10 @@ from turnstream.domain.turns import Turn, TurnRequest
 
 Options = TypeVar("Options", bound=TurnOptions)
 
-# Set when the request is admitted. Code that stores a message reads it here, so that no handler can leave it out.
+# The identity of the current request, set when the request is admitted. Code that stores a message reads the identity
+# here, so that no handler can forget to pass it.
 CALLER: ContextVar[Identity] = ContextVar("caller")
-# The verified token of another issuer in the request. Only that issuer may receive the token, for an exchange.
+# The request's verified token from another issuer. The server may send it only to that issuer, for a token exchange.
 SUBJECT_TOKEN: ContextVar[str | None] = ContextVar("subject_token", default=None)
 # Labels are only for the client: no model receives labels.
 _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
@@ -27,25 +28,25 @@ _OPTIONS = frozenset(TurnOptions.model_fields) - {"labels"}
 
 @dataclass(frozen=True, slots=True)
 class OwnerPlans:
-    """The plans of owners, for their requests."""
+    """Finds the plan of an owner for a request."""
 
     plans: Plans
 
     def of(self, owner: str) -> Plan:
-        """The plan of the owner by the credential of the request."""
+        """Returns the owner's plan. The credential of the request may name a plan."""
         return self.plans.of(owner, CALLER.get().plan)
 
 
 def held_options() -> frozenset[str]:
-    """The options that the request may not set, because its credential fixes them. Without the scope `chat`, and for a
-    member of the chat, all options: the owner pays, and tools act for the owner.
+    """Returns the options that the request may not set: those that its credential fixes. Without the scope `chat`, or
+    as a member of the chat, the caller may set no option, because the owner pays, and tools act for the owner.
     """
     caller = CALLER.get()
     return frozenset(caller.fixed) if "chat" in caller.scopes and caller.member is None else _OPTIONS
 
 
 def check_named(sent: BaseModel, place: str = "") -> None:
-    """Raises Forbidden if `sent` sets a forbidden option. `place` is the prefix of its members."""
+    """Raises Forbidden if `sent` sets a forbidden option. `place` is the prefix of the names of its fields."""
     held = held_options()
     for name in type(sent).model_fields if held else ():
         if name in held and getattr(sent, name) is not None:
@@ -56,7 +57,7 @@ def check_named(sent: BaseModel, place: str = "") -> None:
 
 
 def with_fixed(options: Options) -> Options:
-    """The options, with the fixed options of the credential. Raises Forbidden for others that it does not allow."""
+    """Adds the credential's fixed options. Raises Forbidden for an option that the credential forbids."""
     check_named(options)
     fixed = CALLER.get().fixed
     if not fixed:
@@ -66,13 +67,13 @@ def with_fixed(options: Options) -> Options:
 
 
 def of_caller(request: TurnRequest) -> TurnRequest:
-    """The request with the credential's plan, its author, and the documents that its tools may read."""
+    """Sets the plan, the author and the readable documents of a turn's request from the credential."""
     caller = CALLER.get()
     return replace(request, plan=caller.plan, documents=caller.documents, author=caller.member)
 
 
 def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a message. The first block names its author, unless the author is the owner."""
+    """Notes the author in the first block of a message, unless the author is the owner."""
     author = CALLER.get().member
     if author is None or not blocks:
         return tuple(blocks)
@@ -80,7 +81,7 @@ def with_author(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def check_turn(turn: Turn | None) -> None:
-    """Raises Forbidden if the turn's tools may read more than the credential, because the message could request it."""
+    """Raises Forbidden if the turn's tools may read documents that the credential cannot: a message could use them."""
     reached, request = CALLER.get().documents, turn.request if turn else None
     if reached != "" and request is not None and request.documents not in {None, reached}:
         raise Forbidden("The credential of the turn reaches more documents than the token of this request.")

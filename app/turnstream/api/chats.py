@@ -37,7 +37,7 @@ async def list_chats(request: Request) -> Response:
         return json_response(await search_or_refusal(services.storage.search).answer(request, limit))
 
     async def read(storage: ReadStorage) -> ChatPage:
-        # Taken before the chats are read, so that the feed from there misses nothing.
+        # The cursor is read before the chats, so that the feed from this cursor misses no change.
         feed = None if before else services.live.feed
         cursor = feed and await feed.cursor(services.storage.of_owner, storage.time)
         page = await storage.chats.page(owner, limit + 1, place_of_page(before))
@@ -54,7 +54,7 @@ async def get_chat(request: Request) -> Response:
 
 
 async def change_chat(request: Request) -> Response:
-    """Changes the members that are sent, null included; an absent member stays."""
+    """Changes the members that the request contains, including those set to null. Omitted members do not change."""
     services, owner = services_and_owner(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)

@@ -1,4 +1,4 @@
-"""Domain values as JSON: blocks, actions, errors, with the same members in the streams and in the API."""
+"""Encodes domain values (blocks, actions, errors) as JSON, with the same members in the streams and in the API."""
 
 from dataclasses import asdict
 from typing import Any
@@ -14,14 +14,14 @@ from turnstream.domain.results import count_files
 from turnstream.domain.turns import TurnError
 from turnstream.kit.json_values import has_too_many_values
 
-# Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
+# Members of the provider's object that a block sends under its own names, or that are of no use to a client.
 _SENT_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
 
 to_json = msgspec.json.Encoder().encode
 
 
 def identity_json(type: str, tool_use_id: str | None, name: str | None) -> dict[str, Any]:
-    """The id members: a call has an `id`, a result names its call as `tool_use_id`. Both name the tool."""
+    """Returns the ids of a block: `id` for a call, the call's `tool_use_id` for a result, and the tool's `name`."""
     if tool_use_id is None and name is None:
         return {}
     key = "tool_use_id" if type == TOOL_RESULT else "id"
@@ -51,7 +51,7 @@ def error_json(error: TurnError | None) -> dict[str, Any] | None:
 
 
 def block_details(block: Block) -> dict[str, Any]:
-    """Members that deltas cannot carry: parsed input, signature, citations, is_error, interrupted, notes and `data`."""
+    """Returns what deltas cannot carry: parsed input, signature, citations, is_error, interrupted, notes and `data`."""
     details: dict[str, Any] = {}
     if block.type.endswith("tool_use") and not block.interrupted:
         details["input"] = input_of(block.text)
@@ -69,7 +69,7 @@ def block_details(block: Block) -> dict[str, Any]:
 
 
 def input_of(text: str) -> Any:
-    """Returns the input of a call: the parsed JSON. Text that is no JSON, or too large, is returned itself."""
+    """Returns the input of a call as parsed JSON. Returns the text itself if it is not JSON, or has too many values."""
     if has_too_many_values(text):
         return text
     return {} if text.strip() == "" else parsed(text)
@@ -85,14 +85,14 @@ def _from_data(block: Block) -> dict[str, Any]:
 
 
 def output_text(output: Any) -> str:
-    """The output of a client tool as text for the model."""
+    """Converts the output of a client tool to text for the model."""
     if output is None:
         return ""
     return output if isinstance(output, str) else to_json(output).decode()
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text; the text itself if it is not JSON, or nested too deeply to be encoded again."""
+    """Parses JSON text. Returns the text itself if it is not JSON, or is nested too deeply to be encoded again."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
@@ -100,7 +100,7 @@ def parsed(text: str) -> Any:
 
 
 def block_json(block: Block) -> dict[str, Any]:
-    """A whole block in the API: the members of its events in the stream, put together."""
+    """Returns a block as the API shows it: with the members of all its events in the stream."""
     data: dict[str, Any] = {"index": block.index, "round": block.round, "type": block.type}
     data |= identity_json(block.type, block.tool_use_id, block.name)
     return data | {"text": block.text} | block_details(block)

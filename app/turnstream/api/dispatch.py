@@ -1,4 +1,4 @@
-"""Routes of a table of calls: each request is admitted, and handled within its span."""
+"""Makes the routes of a table of calls. Each request is admitted, and handled within a tracing span."""
 
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +18,8 @@ from turnstream.tracing import TRACING
 
 
 async def answer(request: Request, endpoint: Endpoint) -> Response:
-    """The response of the endpoint's handler. Raises what `admit`, `check_query` and the handler raise, TooMany, and
-    Unavailable if the request is cancelled.
+    """Returns the response of the endpoint's handler. Raises Unavailable if the request is cancelled, TooMany, and the
+    errors of `admit`, `check_query` and the handler.
     """
     try:
         return await _answered(request, endpoint)
@@ -45,7 +45,7 @@ async def _answered(request: Request, endpoint: Endpoint) -> Response:
 
 
 class RouteWithHeader(BaseRoute):
-    """The requests of a route that have `header`."""
+    """Restricts a route to requests that have the header `header`."""
 
     def __init__(self, route: Route, header: str) -> None:
         self.route = route
@@ -60,8 +60,8 @@ class RouteWithHeader(BaseRoute):
 
 
 def routes_of(parts: Iterable[CallGroup]) -> list[BaseRoute]:
-    """One route for each path, so that a refusal of a wrong method lists all allowed methods. A group with its own
-    answer or header has its own routes. The shared routes come first, because most requests match these.
+    """Makes one route for each path, so that the refusal of a wrong method lists all allowed methods. A group with its
+    own answer or header gets its own routes. Routes with a header come first, then the routes that most requests match.
     """
     headed: list[BaseRoute] = []
     apart: list[BaseRoute] = []

@@ -1,4 +1,4 @@
-"""Events of the streams: the members, the description and the JSON of each one, and the frames of a turn's stream."""
+"""Events of the streams: their members, descriptions and JSON, and the frames of a turn's stream."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from turnstream.domain.turns import Status
 class _Described(BaseModel):
     @classmethod
     def members(cls, event: Any) -> dict[str, Any]:
-        """The JSON members of a domain event, in the order of the fields: its attributes of the same names."""
+        """Returns the JSON members of a domain event: for each field, the attribute of the same name."""
         return {name: getattr(event, name) for name in cls.model_fields}
 
 
@@ -48,7 +48,7 @@ class AnsweredCall(EventSchema):
 
 
 class RoundStartEvent(EventSchema):
-    """A model call begins. `messages` counts its messages, `answered` lists the tool results among these."""
+    """A model call begins. `messages` counts the messages of the call, `answered` lists the tool results among them."""
 
     round: int
     messages: int
@@ -74,7 +74,7 @@ class BlockStartEvent(EventSchema):
 
 
 class BlockDeltaEvent(EventSchema):
-    """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
+    """New text of the open block: text, thinking or partial JSON. `offset` counts Unicode code points."""
 
     index: int
     offset: int
@@ -139,7 +139,7 @@ class TurnEndEvent(EventSchema):
 
 
 class TurnCancelledEvent(TurnEndEvent):
-    """The last event of a cancelled turn. A structured turn has its `phase` at the cancellation."""
+    """The last event of a cancelled turn. For a structured turn, `phase` is its phase at the cancellation."""
 
     phase: Phase | Absent = None
 
@@ -151,8 +151,8 @@ class TurnErrorEvent(TurnEndEvent):
 
 
 class StatusNotice(BaseModel):
-    """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-    starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
+    """A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the model call starts
+    in about `seconds`, because the rate limit of its provider is used up. The notice has no id and is never sent again.
     """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
@@ -175,7 +175,7 @@ class ToolProgressNotice(EventSchema):
 
 
 class ToolOutputNotice(EventSchema):
-    """A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last."""
+    """A notice with the whole output of a running tool so far. It has no id. Connecting clients get the last notice."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -207,8 +207,8 @@ class AccessEndedNotice(EventSchema):
 
 
 class CaughtUpNotice(EventSchema):
-    """The client has received all content up to its connect. This notice comes once in a connection with
-    `caught_up=true`, unless the turn ends before. The notice has no id.
+    """The client has received all content that existed when it connected. This notice comes once in a connection with
+    `caught_up=true`, unless the turn ends earlier. The notice has no id.
     """
 
 
@@ -225,7 +225,7 @@ _EVENTS: Mapping[str, type[_Described]] = {
     "turn_cancelled": TurnCancelledEvent,
     "turn_error": TurnErrorEvent,
 }
-# The name of an event that is not in its status.
+# The names of events. The name of a TurnEnd is absent, because it depends on the status.
 _NAMES: Mapping[type[Event], str] = {
     domain.TurnStart: "turn_start",
     domain.RoundStart: "round_start",
@@ -248,7 +248,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
 
 
 def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
-    """The event's name, and its data as JSON values."""
+    """Returns the event's name, and its data as JSON values."""
     if isinstance(event, Notice):
         return event.name, event.data
     name = f"turn_{event.status}" if isinstance(event, TurnEnd) else _NAMES[event.__class__]
@@ -256,8 +256,8 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
 
 
 def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
-    """One SSE frame. `cursor` is the position after the event; None for a notice."""
-    if event.__class__ is BlockDelta:  # the token path
+    """Encodes one SSE frame. `cursor` is the position after the event; None for a notice."""
+    if event.__class__ is BlockDelta:  # this branch runs for every token
         assert isinstance(event, BlockDelta)
         return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
             *(cursor or Cursor()),
@@ -268,6 +268,3 @@ def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
     name, data = named(event)
     position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
     return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
-
-
-# --- what operators watch ---------------------------------------------------------------------------------------------

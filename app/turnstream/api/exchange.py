@@ -33,20 +33,20 @@ from turnstream.storage.chats.exchanges import (
 async def post_message(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None, *, admitted: bool = False
 ) -> Exchange:
-    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made.
-    `admitted`: the request has been counted by `admit`.
+    """Writes a message and the assistant turn that answers it. If the key was used before, returns the exchange of the
+    first request. `admitted` means that the caller has already called `admit`.
     """
     new = await services.resolver.sealed(target.owner, with_fixed(new))
     try:
         known = services.recent_chats.take(target)
         if known and services.resolver.secrets.encrypts and services.resolver.secrets.may_differ(known):
             known = None
-        position = known or await services.storage.exchanges.position(target)  # without a chat, nothing is counted
+        position = known or await services.storage.exchanges.position(target)  # an unknown chat raises before `admit`
         if not admitted:
             await admit(services, target.owner, new)
         compose = await composer(services, new, target.owner, key)
         if known:
-            with suppress(RequestRefused):  # by the chat as it was: now its rows are read
+            with suppress(RequestRefused):  # the remembered chat may be outdated: its rows are read below
                 if begun := await _begin(services, known, compose):
                     return begun
             position = await services.storage.exchanges.position(target)
@@ -74,7 +74,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
 
 
 async def composer(services: Services, new: NewTurn, owner: str, key: IdempotencyKey | None) -> "Composer":
-    """The composer of the message that guards have passed. The files are stored."""
+    """Passes the message through the guards, stores its files, and returns its composer."""
     new = new.model_copy(update={"blocks": await allowed_blocks(new.blocks, owner, services)})
     return Composer(services, new, with_author(await user_blocks(new.blocks, owner, services)), key)
 
@@ -100,10 +100,10 @@ async def generate_again(
 
 
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
-    """Returns the present turn: a running turn has not ended yet."""
+    """Cancels a turn, and returns its present state: a running turn may not have ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
     if found.ended:
-        services.live.wake()  # another turn may have waited for its end
+        services.live.wake()  # another turn may have waited for the end of this turn
     else:
         await services.live.cancel(turn)
     services.live.notify_owner(owner)
@@ -112,7 +112,7 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Makes the request of the answer as it follows from the position. Raises RequestRefused."""
+    """Composes the message and the request of its answer for a position in the chat. Raises RequestRefused."""
 
     services: Services
     new: NewTurn
@@ -126,18 +126,18 @@ class Composer:
         return NewExchange(self.blocks, request, _title_of(self.new), self.key)
 
 
-# A message opens a turn by one of these. The first that applies is taken.
+# A message opens a turn in one of these ways. The first row that applies is used.
 #
 #   position                   replica   statement                            the answer
 #   new chat, no history       has room  BEGIN_CHAT                           runs here
 #   new chat                   any       CREATE_CHAT, CREATE_EXCHANGE         queued
 #   after an ended answer      has room  BEGIN_EXCHANGE                       runs here
-#   an open turn takes it in   any       chat locked: STEER                   is that turn
+#   steers an open turn        any       chat locked: STEER                   is the open turn
 #   otherwise                  any       chat locked: CREATE_EXCHANGE         queued
 
 
 async def _begin(services: Services, position: Position, compose: Composer) -> Exchange | None:
-    """Writes the message with an answer that runs on this replica. None without a free slot, or for another reason."""
+    """Writes the message and an answer that runs here at once. None without a free slot, or if nothing was written."""
     if position.before is not None and not position.before.ended:
         return None
     owner = position.chat.owner
@@ -154,7 +154,7 @@ async def _begin(services: Services, position: Position, compose: Composer) -> E
 
 
 async def _queue(services: Services, target: Target, read: Position, compose: Composer) -> Exchange:
-    """Writes the message with an answer in the queue, or as a steer to an open turn."""
+    """Writes the message with a queued answer, or as a steer to an open turn."""
     most_queued = services.plans.of(target.owner).queued_turns
     async with services.storage.exchanges.after(target, compose.key, read, most_queued) as draft:
         if draft.steered is not None:
@@ -179,16 +179,15 @@ async def _steer(draft: Draft, new: NewTurn) -> Exchange:
 
 
 async def admit(services: Services, owner: str, options: TurnOptions, writes: int = 0) -> None:
-    """Counts a request that asks for an answer, or a message to a running turn, with further `writes`. Raises
-    RequestRefused if it asks for a recording without the operator's leave, and TooMany if the owner's plan has no
-    room for it.
+    """Counts a request for an answer, or a message to a running turn, and `writes` additional writes. Raises
+    RequestRefused for a recording that the operator has not allowed, and TooMany if the owner's plan has no room.
     """
     recorded = services.http.recorded_owners
     if options.record and recorded is not None and owner not in recorded:
         detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
         raise RequestRefused(detail, field="record")
     plan = services.plans.of(owner)
-    # If plans differ, the queue learns the number of running turns from the account.
+    # If plans differ, the queue reads the owner's limit of running turns from the account, which each request updates.
     if plan.rates or services.plans.plans.vary:
         check_rate(await services.storage.accounts.admit(owner, plan, writes))
 
@@ -196,14 +195,14 @@ async def admit(services: Services, owner: str, options: TurnOptions, writes: in
 async def made_before(
     services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
 ) -> Exchange:
-    """The exchange of the first request with this key. Raises `error` if there was no first request. A repetition may
-    fail checks that the first request passed: after the deletion of an upload, or while its own answer keeps the branch
-    busy.
+    """Returns the exchange of the first request with this key. Raises `error` if there was no such request. A repeated
+    request may fail checks that the first request passed: an upload may be deleted by now, or the answer to the first
+    request may keep the branch busy.
     """
     exchange = await services.storage.exchanges.find(owner, key) if key else None
     if exchange is None:
         raise error if isinstance(error, RequestRefused) else key_refused()
-    notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
+    notify(services, owner, exchange)  # the first request may have been interrupted after its commit
     return exchange
 
 
@@ -213,5 +212,5 @@ def notify(services: Services, owner: str, exchange: Exchange) -> None:
 
 
 def _title_of(new: NewTurn) -> str | None:
-    """The beginning of the message, for a chat that has no title."""
+    """Returns the title for a chat that has no title: the beginning of the message."""
     return title_from(next((block.text for block in new.blocks if isinstance(block, TextBlockIn)), ""))

@@ -1,4 +1,4 @@
-"""Handlers for operations: liveness and readiness."""
+"""Handlers of health checks: liveness and readiness."""
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -15,8 +15,9 @@ async def healthz(_request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Raises StorageUnavailable, which becomes a 503, within two seconds. With `exclude=postgres` only a stopping
-    server is not ready, because streams continue without Postgres, and all replicas lose Postgres at once.
+    """Checks whether the server is ready. Raises StorageUnavailable, which becomes a 503, if Postgres does not answer
+    within two seconds. With `exclude=postgres` only a stopping server is not ready, because streams continue without
+    Postgres, and all replicas lose Postgres at once.
     """
     services = services_of(request)
     neighbours = None if is_from_neighbour(request) else services.neighbours
@@ -27,7 +28,7 @@ async def readyz(request: Request) -> Response:
     if request.query_params.get("exclude") == "postgres":
         return PlainTextResponse("ready\n")
     try:
-        OF_REQUEST.set(False)  # a probe waits behind no request
+        OF_REQUEST.set(False)  # a probe must not wait behind requests
         await services.storage.probe.send()
     except TimeoutError:
         raise StorageUnavailable("Postgres does not answer.") from None

@@ -1,4 +1,4 @@
-"""Other processes on the port of this process, each a replica. An extension starts and calls these processes."""
+"""Other processes that share the port of this process; each is a replica. An extension starts and calls them."""
 
 from contextlib import AbstractContextManager
 from socket import socket
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-# In the scope of a request that a neighbour has passed on. No client can set it.
+# The key that marks the scope of a request that a neighbour has forwarded. No client can set this key.
 MARK: Final = "turnstream.neighbour"
 
 
@@ -19,20 +19,20 @@ def is_from_neighbour(request: Request) -> bool:
 
 
 class Neighbours(Protocol):
-    """The other processes, from the view of one process. Silent processes are omitted."""
+    """The other processes, as one process sees them. Processes that do not answer are omitted."""
 
     async def is_any_ready(self) -> bool:
         """Whether another process accepts new turns."""
         ...
 
     async def metrics(self, own: bytes) -> bytes:
-        """The metrics of all processes, those of this process given, with the number of the process as a label."""
+        """Returns the metrics of all processes, labelled with the process number; `own` are those of this process."""
         ...
 
     async def pass_on(self, request: Request, replica: UUID | None) -> Response | None:
-        """The answer of the process that is this replica to a request without a body, piece by piece as it comes."""
+        """Forwards a request without a body to `replica`, and streams its answer; None if it cannot be reached."""
         ...
 
     def listening(self, app: ASGIApp) -> AbstractContextManager[tuple[ASGIApp, socket]]:
-        """The app that marks requests of neighbours, and the socket for these requests."""
+        """Opens the socket for requests from neighbours. Yields an app that marks these requests, and the socket."""
         ...

@@ -15,13 +15,13 @@ from turnstream.llm.parameters import AllowedParams, Parameter
 log = structlog.get_logger(__name__)
 
 
-# Members of parameters with a maximum of output tokens.
+# For each parameter that contains a maximum of output tokens, the member with the maximum.
 _TOKENS = {"thinking": "budget_tokens", "reasoning": "max_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
 class ParamRules:
-    """`max_tokens` is the most that a turn may ask for, of an answer or of thinking."""
+    """Validates parameters. A turn may set token maximums up to `max_tokens`, for its answer or for thinking."""
 
     models: Models
     allowed: AllowedParams = field(default_factory=AllowedParams)
@@ -32,8 +32,8 @@ class ParamRules:
         return [parameter for parameter in self.models.parameters(model.id) if self.allowed.shows(parameter)]
 
     def checked(self, model: Model, given: Mapping[str, Any], place: str = "params") -> dict[str, Any]:
-        """Returns the parameters for the model. A null, which removes a parameter, stays. `place` is the field of the
-        parameters. Raises Invalid with a sentence for each wrong parameter.
+        """Returns the validated parameters for the model. A null stays, because it removes an inherited parameter.
+        `place` is the field with the parameters. Raises Invalid with a sentence for each wrong parameter.
         """
         if not given:
             return {}
@@ -60,8 +60,8 @@ class ParamRules:
         return checked
 
     def fitting(self, model: Model, inherited: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the parameters of a chat, or of an earlier turn, that the model accepts and the operator allows. The
-        others may have been set for another model.
+        """Returns the parameters of a chat, or of an earlier turn, that the model accepts and the operator allows.
+        Other parameters are omitted: they may have been set for another model.
         """
         if not inherited:
             return {}
@@ -82,7 +82,7 @@ class ParamRules:
         return f"must be left out: {why}; parameters of {model.id} are {names}"
 
     def _above(self, name: str, value: Any) -> str | None:
-        """The member of a parameter that asks for more tokens than the operator allows."""
+        """Returns the field of the parameter that requests more tokens than the operator allows, or None."""
         if name in _TOKENS and isinstance(value, Mapping):
             name, value = f"{name}.{_TOKENS[name]}", value.get(_TOKENS[name])
         elif name != "max_tokens":

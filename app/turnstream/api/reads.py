@@ -1,4 +1,4 @@
-"""Reads on a standby, if the client accepts that the answer is some seconds old; else on the primary."""
+"""Reads on a standby if the client accepts an answer that is some seconds old, otherwise on the primary."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Search(Protocol):
-    """The search of an extension, perhaps on a copy of the database."""
+    """The search that an extension provides. It may run on a copy of the database."""
 
     def on(self, database: Database) -> "Search":
-        """The search of another database. Both share the places that this replica has."""
+        """Returns the same search on another database. Both searches share the slots for searches on this replica."""
         ...
 
     async def is_complete(self, owner: str) -> bool:
@@ -30,12 +30,12 @@ class Search(Protocol):
         ...
 
     async def answer(self, request: Request, limit: int) -> ChatPage:
-        """The chats that the `q` of the request finds. Raises RequestRefused."""
+        """Returns the chats that match the `q` of the request. Raises RequestRefused."""
         ...
 
 
 def search_or_refusal(search: Search | None) -> Search:
-    """The search of a server. Raises RequestRefused without one."""
+    """Returns `search`. Raises RequestRefused if the server has no search."""
     if search is None:
         detail = "`q` must be left out: this server has neither of the extensions `search` and `simple_search`."
         raise RequestRefused(detail, field="q")
@@ -51,14 +51,14 @@ class ReadCopy(Protocol):
 
 
 class NotOnStandby(RequestRefused):
-    """The primary is asked, for this reason: the standby is `behind`, or `too_recent` a change for it; or it has
-    something `unfinished`, a turn or the index of a search.
+    """The primary must answer, for one of three reasons. The standby is `behind` by more than the operator allows, the
+    client requires a state that is `too_recent` for the standby, or a turn or a search index is `unfinished` there.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStorage:
-    """Read-only repositories. On a standby, these read one snapshot with all commits before `time`."""
+    """Repositories for reads. On a standby, all of them read one snapshot, which has every commit before `time`."""
 
     chats: ChatReads
     chat_changes: ChatUpdates

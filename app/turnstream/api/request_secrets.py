@@ -1,4 +1,4 @@
-"""Secrets of tools in requests, before their storage. The API shows masked secrets."""
+"""Handles the secrets of tools in requests before the requests are stored. The API shows masks instead of secrets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,9 @@ AnyOptions = TypeVar("AnyOptions", TurnOptions, NewTurn, ChatSettings, FixedOpti
 
 
 class RequestSecrets(ToolSecrets):
-    """Stores secrets of tools if it `encrypts`. Without the extension `keys`, requests with secrets are refused."""
+    """Refuses requests that contain secrets of tools. The extension `keys` has a subclass that stores the secrets, and
+    encrypts them if it `encrypts`.
+    """
 
     encrypts = False
 
@@ -25,18 +27,18 @@ class RequestSecrets(ToolSecrets):
         field: str,  # noqa: ARG002
         check: Callable[[HttpToolIn, str], None],  # noqa: ARG002
     ) -> AnyOptions:
-        """The options with encrypted secrets. `check` gets each tool and its field before: afterwards its headers
-        cannot be seen. Raises RequestRefused.
+        """Encrypts the secrets in the options. Each tool is first passed to `check` with its field, because encrypted
+        headers cannot be checked. Raises RequestRefused.
         """
         return options
 
     def may_differ(self, known: Position) -> bool:  # noqa: ARG002
-        """Whether rows may have secrets in another form by now: encrypted, or by another key."""
+        """Whether rows may have secrets in another form by now: encrypted, or encrypted with another key."""
         return False
 
     def unmasked(self, tools: Sequence[ToolIn], stored: Sequence[Any], field: str) -> Sequence[ToolIn]:  # noqa: ARG002
-        """The tools with masked secrets replaced by the secrets of the stored tool with the same name and URL, so that
-        no other host gets them. Raises RequestRefused for a mask without a stored secret.
+        """Replaces masked secrets by the secrets of the stored tool with the same name and URL, so that no other host
+        gets the secrets. Raises RequestRefused for a mask without a stored secret.
         """
         for place, tool in enumerate(tools):
             if not isinstance(tool, str) and has_secrets(tool.model_dump()):
@@ -44,7 +46,7 @@ class RequestSecrets(ToolSecrets):
         return tools
 
     def unmasked_params(self, params: Params | None, stored: Mapping[str, Any], field: str) -> Params | None:  # noqa: ARG002
-        """The servers in parameters with replaced masked secrets."""
+        """Replaces the masked secrets of the servers in parameters."""
         if params is not None and any(map(has_secrets, servers_of(params.given))):
             raise _refused(f"{field}.{SERVERS_OF_PARAMS}")
         return params

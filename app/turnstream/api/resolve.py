@@ -1,4 +1,4 @@
-"""The request of a new turn: model, prompt, parameters and tools, from the turn, its chat, its past and the server."""
+"""Resolves the model, prompt, parameters and tools of a new turn from its options, chat, previous answer and server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +25,8 @@ from turnstream.tracing import TRACING
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used if neither turn nor chat has a value. No turn may request more than `most_rounds`
-    tool rounds, if set by the operator, or more than the limits in `_CEILINGS`.
+    """The server's values for options that neither the turn nor the chat sets. No turn may request more tool rounds
+    than `most_rounds`, if the operator has set a maximum, or more than the limits that `_CEILINGS` names.
     """
 
     model: str
@@ -37,9 +37,9 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """The operator's permissions for turns. `params` are the guarded parameters, `provider_tools` the types of the
-    providers' own tools (None: types without access to the operator's account), `models` patterns of names, with * for
-    any characters (None: all). A turn may request up to `max_tokens` of an answer.
+    """The operator's permissions for turns. `params` are the allowed guarded parameters. `provider_tools` are the
+    allowed types of tools that providers run; None allows the types without access to the operator's account. `models`
+    are patterns of allowed names, with * for any characters; None allows all. A turn may request up to `max_tokens`.
     """
 
     params: AllowedParams = field(default_factory=AllowedParams)
@@ -60,7 +60,7 @@ class Allowances:
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    """`provider` are definitions of tools that run at the provider, as JSON text."""
+    """The tools of one turn. `provider` has the definitions of tools that the provider runs, as JSON text."""
 
     specs: tuple[ToolSpec, ...] = ()
     provider: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class _Tools:
         return {spec.name for spec in self.specs} | {name for name in own if isinstance(name, str)}
 
 
-# Beginnings of the types of providers' tools that work only with the conversation or the public web; and members of a
-# definition that name resources of an account: files, stores, containers, connectors with their keys.
+# `_HARMLESS` has prefixes of types of provider tools that use only the conversation or the public web. `_OF_ACCOUNTS`
+# has members of a definition that name resources of an account: files, stores, containers, connectors, keys.
 _HARMLESS = (
     "web_search", "web_fetch", "browser_search", "tool_search", "custom", "function", "bash_", "text_editor_",
     "computer", "memory_",
@@ -84,16 +84,16 @@ _OF_ACCOUNTS = frozenset(
     }
 )  # fmt: skip
 
-# Limits with the operator's settings as maximums, if set.
+# Limits of a turn for which the operator's setting, if any, is the maximum.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
-# Model calls that a turn may ask for its output: attempts times iterations.
+# Most model calls that a turn may request for its output: attempts times iterations.
 _MOST_OUTPUT_CALLS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here."""
+    """Resolves options into requests. Every method raises RequestRefused for options that this server cannot meet."""
 
     models: Models
     toolset: Toolset
@@ -106,7 +106,7 @@ class Resolver:
         return ParamRules(self.models, self.allowed.params, self.allowed.max_tokens)
 
     def held_by(self, model: str | None) -> frozenset[str]:
-        """The options that a turn with this model may not name: an agent has its own."""
+        """Returns the options that a turn with this model may not set: an agent has its own prompt and tools."""
         is_agent = model is not None and self.models.preset(model) is not None
         return frozenset({"system_prompt", "tools"}) if is_agent else frozenset()
 
@@ -118,10 +118,10 @@ class Resolver:
         return model
 
     def resolve(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> TurnRequest:
-        """The frozen request of a new turn. `before` is the request of the previous answer.
+        """Returns the frozen request of a new turn. `before` is the request of the previous answer.
 
-        System prompt and tools of `before` stay unless the turn or the chat has others: they are part of the text that
-        the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
+        The system prompt and the tools of `before` stay unless the turn or the chat sets others, because the provider
+        has cached and signed them. So a deploy that changes the server's defaults does not change a chat.
         """
         settings = ChatSettings.model_validate(chat.settings)
         own_params = options.params and self.secrets.unmasked_params(options.params, _given(settings.params), "params")
@@ -146,14 +146,14 @@ class Resolver:
         return self._within(model, request, self._output_spec(options), _output_of(model))
 
     def _kept(self, model: Model, before: TurnRequest) -> TurnRequest | None:
-        """The previous request, for its prompt and tools; None after a change from, to or between agents."""
+        """Returns `before` if its prompt and tools still apply, or None after a change from, to or between agents."""
         is_kept = model.id == before.model or (model.preset is None and self.models.preset(before.model) is None)
         return before if is_kept else None
 
     def _of_agent(
         self, model: Model, preset: Preset, options: TurnOptions, kept: TurnRequest | None
     ) -> tuple[str | None, _Tools]:
-        """The prompt and the tools of an agent's turn: the agent's own, independent of the chat."""
+        """Returns the prompt and the tools of a turn whose model is an agent. They do not depend on the chat."""
         own = {
             "system_prompt": "a system prompt",
             "tools": "tools",
@@ -161,7 +161,7 @@ class Resolver:
         }
         for name, what in own.items():
             if getattr(options, name) is not None:
-                # Dialects put the name of their own member for ours.
+                # Dialects replace `name` in this text by the name of their own member.
                 detail = f"`{name}` must not set {what}: the model {model.id} is an agent, which has its own."
                 raise RequestRefused(detail, field=name)
         if kept is not None:
@@ -169,7 +169,7 @@ class Resolver:
         return preset.system, self._choose(preset.tools, (), "tools", room=None)
 
     def _usual_limits(self, model: Model) -> Limits:
-        """The limits of a turn if neither it nor its chat has others."""
+        """Returns the limits that apply if neither the turn nor its chat sets others."""
         if model.preset is None or model.preset.max_rounds is None:
             return self.defaults.limits
         return replace(self.defaults.limits, max_rounds=model.preset.max_rounds, hard_max_rounds=None)
@@ -178,13 +178,13 @@ class Resolver:
         self, model: Model, options: TurnOptions, chat: Chat, settings: ChatSettings, before: TurnRequest | None
     ) -> _Tools:
         if options.tools is None and settings.tools is not None:
-            # Their schemas were checked before their storage.
+            # The schemas of a chat's tools were checked before the chat was stored.
             tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
         else:
             own = options.tools and self.secrets.unmasked(options.tools, chat.settings.get("tools") or (), "tools")
             tools = self._tools(own, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
-            tools = _Tools()  # neither turn nor chat requests them
+            tools = _Tools()  # neither the turn nor the chat requests tools
         return tools
 
     def _system(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> str | None:
@@ -195,7 +195,7 @@ class Resolver:
         return before.system if before else self.defaults.system_prompt
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
-        """The request of a regeneration: the request of the replaced answer, changed by `options`."""
+        """Returns the request of a regeneration: the request of the earlier answer, changed by `options`."""
         own_params = options.params and self.secrets.unmasked_params(options.params, {}, "params")
         model = self._model(options.model or before.model)
         kept = self._kept(model, before)
@@ -221,28 +221,28 @@ class Resolver:
         return self._within(model, request, output, usual)
 
     def check_declared(self, item: HttpToolIn, field: str) -> None:
-        """Raises RequestRefused for a tool that cannot be called from here."""
+        """Raises RequestRefused for a declared tool that this server cannot call."""
         try:
             self.toolset.check(_declared(item, room=None))
         except ValueError as error:
             raise RequestRefused(str(error), field=field) from None
 
     async def sealed(self, owner: str, options: AnyOptions, field: str = "") -> AnyOptions:
-        """The options with encrypted secrets of tools, before anything of a request is stored."""
+        """Encrypts the secrets of tools in the options. Handlers call this before they store any part of a request."""
         return (
             await self.secrets.sealed(owner, options, field, self.check_declared) if self.secrets.encrypts else options
         )
 
     async def new_settings(self, owner: str, sent: ChatSettings | None, field: str) -> dict[str, Any]:
-        """The stored settings of a new chat."""
+        """Returns the settings of a new chat, as they are stored."""
         return self.changed_settings({}, sent and await self.sealed(owner, sent, f"{field}."), field)
 
     def changed_settings(
         self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
     ) -> dict[str, Any]:
-        """Returns the new settings of a chat, to be stored. A member that `changes` omit stays; null removes it. New
-        parameters are checked for the chat's model, or for the server's default model if the chat has none. `field` is
-        the name of `changes` in error texts.
+        """Returns the new settings of a chat, to be stored. A member that `changes` omits stays; null removes a member.
+        New parameters are checked for the chat's model, or for the server's default model if the chat has none. `field`
+        is the name of `changes` in error texts.
         """
         if changes is None:
             return {}
@@ -267,9 +267,7 @@ class Resolver:
         return merged
 
     def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
-        """The turn's own parameters over the inherited parameters, without inherited parameters that do not fit the
-        model.
-        """
+        """Merges the turn's own parameters into those inherited parameters that fit the model."""
         fitting = self.params.fitting(model, inherited)
         if not _has_chosen(fitting, tools):
             del fitting["tool_choice"]
@@ -282,7 +280,7 @@ class Resolver:
         return _without_nulls(params)
 
     def _limits(self, limits: Limits, chat: LimitsIn | None, turn: LimitsIn | None) -> Limits:
-        """The limits, lowered by the limits of the chat and of the turn. A turn cannot exceed the operator's limits."""
+        """Replaces limits by those that the chat and the turn set, and lowers them to the operator's maximums."""
         self._check_limits(turn, "limits")
         for layer in (chat, turn):
             if layer is not None:
@@ -319,11 +317,13 @@ class Resolver:
     def _choose(
         self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str, room: SchemaRoom | None
     ) -> _Tools:
-        """The tools of `items`, the list in `field`. Server tools stay `frozen`. `room` is None for checked schemas."""
+        """Returns the tools that `items` names or declares; `field` is the name of `items` in error texts. A tool of
+        the server keeps its spec in `frozen`. `room` is None if the schemas have been checked before.
+        """
         chosen: dict[str, ToolSpec] = {}
         provider: dict[str, None] = {}
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
-        # All tools in one call, because each call iterates over the tools of all sources.
+        # One call returns all tools, because each call of `specs` iterates over the tools of all sources.
         known = {spec.name: spec for spec in self.toolset.specs()}
         for place, item in enumerate(items):
             if isinstance(item, ProviderToolIn):
@@ -374,7 +374,7 @@ class Resolver:
     def _within(
         self, model: Model, request: TurnRequest, output: OutputSpec | None, usual: OutputSpec | None
     ) -> TurnRequest:
-        """The request with its output, or an agent's `usual` output, within the limits of model and operator."""
+        """Adds the output (or an agent's `usual` output) to the request, within the limits of model and operator."""
         most = 0 if output is None else output.max_attempts * output.max_iterations
         if most > _MOST_OUTPUT_CALLS:
             detail = "`output.max_attempts` times `output.max_iterations` must be at most"
@@ -393,7 +393,7 @@ def _output_of(model: Model) -> OutputSpec | None:
 
 
 def _names_things(value: Any) -> bool:
-    """Whether a definition names something at the provider that belongs to an account."""
+    """Whether a definition names a resource that belongs to an account at the provider."""
     match value:
         case dict():
             return not _OF_ACCOUNTS.isdisjoint(value) or any(map(_names_things, value.values()))
@@ -412,13 +412,13 @@ def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
-    """False if the parameters force a tool that the turn does not have."""
+    """Whether the turn has the tool that the parameters force, if they force a tool."""
     choice = params.get("tool_choice") or {}
     return choice.get("type") != "tool" or choice["name"] in tools.names
 
 
 def _declared(item: ClientToolIn | HttpToolIn, room: SchemaRoom | None) -> ToolSpec:
-    """Raises ValueError for an invalid input schema, or if the `room` is too small."""
+    """Makes the spec of a declared tool. Raises ValueError if its input schema is invalid, or exceeds the `room`."""
     schema = msgspec.json.encode(item.input_schema).decode()
     if room is not None:
         InputSchema.checked(schema, room)

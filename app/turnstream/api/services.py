@@ -1,4 +1,4 @@
-"""Services of the handlers in groups, and the common beginning of all handlers."""
+"""The services that handlers use, in groups, and the steps with which every handler begins."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,8 +60,8 @@ class Storage:
 
     @classmethod
     def of(cls, database: Database, everything: Database, search: Search | None, cell: str | None = None) -> Self:
-        """With row-level security, `database` is limited to the request's owner, `everything` is not. `cell` is for
-        tokens.
+        """With row-level security, `database` shows only the rows of the request's owner, and `everything` shows all
+        rows. `cell` is the cell that new tokens name.
         """
         return cls(
             database=everything,
@@ -86,20 +86,20 @@ class Storage:
 
 
 class Feed(Protocol):
-    """The feed of an owner, as the list of chats needs it."""
+    """The part of an owner's feed that the list of chats needs."""
 
     async def cursor(self, database: Database, time: datetime | None = None) -> str:
-        """The cursor of a client that has read all chats at `time`, or now."""
+        """Returns the cursor for a client that has read all chats as of `time`, or as of now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The running turns. After a commit, `notify` wakes the readers of a chat and of its owner's feed, `notify_owner`
-    only the readers of the feed. Signals to the workers: `wake` for a claimable turn, `refresh` after a new message or
-    answer, `cancel` to stop a turn. `reserve_slot` returns the id of this replica if the write of a turn may claim the
-    turn; `begin` then gets the turn, its owner and the end of its path. `check_message` returns the text of a message
-    for storage; None: unchanged.
+    """Access to the running turns. After a commit, `notify` wakes the readers of a chat and of its owner's feed;
+    `notify_owner` wakes only the readers of the feed. Three functions signal the workers: `wake` when a turn can be
+    claimed, `refresh` after a new message or answer, `cancel` to stop a turn. `reserve_slot` yields the id of this
+    replica if the statement that writes a turn may also claim it; `begin` then starts the turn, given its owner and the
+    end of its path. `check_message` returns the text to store for a message; without it, texts are stored unchanged.
     """
 
     directory: Directory
@@ -117,8 +117,8 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None means all. Without a
-    `metrics_token` the metrics are open.
+    """Settings of the HTTP API: sizes in bytes, times in seconds. Only `recorded_owners` may request recordings; None
+    allows all owners. Without a `metrics_token`, everybody can read the metrics.
     """
 
     max_body_bytes: int
@@ -130,17 +130,17 @@ class HttpSettings:
 
     @property
     def max_turn_bytes(self) -> int:
-        """The most text of a message, or of the results in a request, with the documents that it names."""
+        """Most bytes of text in one message, or in the results of one request, including the documents they name."""
         return 2 * self.max_body_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Each of `admissions` may refuse a call. `reads` may run on a standby. `recent_chats` saves reads of rows.
-    `states` are the states of extensions, by name. `note_refusal` counts an unauthorised request, by address and
-    credential. `drain` takes this replica out of service. `failed` is set when a part of the server has failed for
-    good, so that the process must be stopped and started again. `neighbours` are the other processes of the server, if
-    it has several. `find_member` knows the members of chats.
+    """The services of all handlers. Each of `admissions` may refuse a call. `reads` may run on a standby.
+    `recent_chats` saves reads of rows. `states` has the state of each extension, by name. `note_refusal` counts an
+    unauthorised request, by its address and by whether it had a token. `drain` takes this replica out of service.
+    `failed` is set after a permanent failure of a part of the server: the process must then be restarted. `neighbours`
+    are the other processes of the server, if any. `find_member` recognises members of chats.
     """
 
     authenticator: Authenticator
@@ -163,7 +163,7 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    """Raises RuntimeError for an app that a program has mounted without running its lifespan."""
+    """Returns the services. Raises RuntimeError if a program has mounted the app without running its lifespan."""
     services: Services | None = getattr(request.app.state, "services", None)
     if services is None:
         raise RuntimeError(
@@ -174,7 +174,7 @@ def services_of(request: Request) -> Services:
 
 
 def path_for(request: Request, path: str) -> str:
-    """The path with the prefix under which the app is mounted or served."""
+    """Returns the path with the prefix under which the app is mounted or served."""
     prefix: str = request.scope.get("root_path", "")
     return prefix + path
 
@@ -184,8 +184,8 @@ SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 async def admit(request: Request, endpoint: Endpoint) -> None:
-    """Authenticates the request, and checks that its credential allows the call, for all calls. Statements of the
-    request run for this owner. Raises Unauthorized, Forbidden, and the refusals of extensions.
+    """Authenticates the request of any call, and checks that its credential allows the call. The request's statements
+    then run for the identity's owner. Raises Unauthorized, Forbidden, and the refusals of extensions.
     """
     services = services_of(request)
     identity = await services.authenticator.identity_of(request)
@@ -216,7 +216,7 @@ def as_id(text: str | None) -> UUID | None:
 
 
 def identity_of(request: Request) -> Identity:
-    """The identity of a request that was admitted."""
+    """Returns the identity of an admitted request."""
     identity: Identity = request.state.identity
     return identity
 
@@ -227,13 +227,13 @@ def services_and_owner(request: Request) -> tuple[Services, str]:
 
 
 def check_rate(refusal: Refusal | None) -> None:
-    """Raises TooMany."""
+    """Raises TooMany if the owner's plan refuses the request."""
     if refusal is not None:
         raise TooMany(rate_sentence(refusal.reached), refusal.retry_after, refusal.reached.name)
 
 
 async def count_writes(services: Services, owner: str, count: int) -> None:
-    """Raises TooMany if the owner's plan has no room for these writes."""
+    """Counts writes of the owner. Raises TooMany if the owner's plan has no room for them."""
     plan = services.plans.of(owner)
     if count and plan.has("writes"):
         check_rate(await services.storage.accounts.count_writes(owner, plan, count))

@@ -1,4 +1,4 @@
-"""The handler for the rights of a credential."""
+"""The handler that returns the rights of a credential."""
 
 from typing import Any
 
@@ -17,9 +17,7 @@ async def get_identity(request: Request) -> Response:
 
 
 def shown(identity: Identity) -> dict[str, Any]:
-    """Returns the members for a page. Fixed options are shown by name only, because a page need not know the operator's
-    prompt.
-    """
+    """Returns the members of the response. Fixed options are shown by name only: a page need not know the prompt."""
     return {
         "owner": identity.owner,
         "scopes": checked_scopes(identity.scopes),

@@ -29,7 +29,7 @@ from turnstream.stream.chat_cursor import ChatCursor
 
 
 def services_to_post(request: Request) -> tuple[Services, str]:
-    """Reserves a slot for the stream of the answer, if the client requests a stream."""
+    """Returns the services and the owner. Reserves a slot for the answer's stream if the client requests a stream."""
     services, owner = services_and_owner(request)
     if _wants_stream(request):
         services.streams.take(request)
@@ -102,11 +102,11 @@ async def get_path(request: Request) -> Response:
             except NotFound:
                 if end != state.newest or last or before:
                     raise
-                continue  # deleted meanwhile
+                continue  # the newest turn was deleted meanwhile
             if before:
                 path = path[:-1]
                 following = path[-1].id if path else None
-            # A leaf that was created after the state was read is not covered by the page's cursor: read both again.
+            # The cursor does not cover a leaf that is newer than the state: then the state and the path are read again.
             if not path or place_of(path[-1]) <= state.last:
                 return await path_page(services, storage, path, state, following)
 
@@ -127,7 +127,7 @@ async def get_turn(request: Request) -> Response:
 
 
 async def exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
-    """The exchange, or its stream if the client requests a stream. A repetition gets the first answer again."""
+    """Returns the exchange, or the answer's stream on request. A repeated request gets the first exchange again."""
     turn, portions = exchange.assistant_turn, Portions()
     url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
     if _wants_stream(request):
@@ -163,9 +163,10 @@ async def path_page(
 
 
 def _cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
-    """The cursor of a page that shows the turns `shown`, read after `state` and not created since.
+    """Returns the cursor of a page with the turns `shown`, which were read after `state` and are not newer than
+    `state`.
 
-    A stream from this cursor sends the chat, the open turns not shown, and all that follows the shown ones.
+    A stream from this cursor sends the chat, the open turns that the page lacks, and later events of the page's turns.
     """
     cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
     opened: dict[int, Cursor | None] = {}

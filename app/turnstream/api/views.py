@@ -1,4 +1,4 @@
-"""Response models of domain values, and JSON responses."""
+"""Converts domain values to response models, and response models to JSON responses."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ def listed_chat(chat: Chat, excerpt: ExcerptOut | None = None, jobs: int | None 
 
 
 class ShownTurn(NamedTuple):
-    """A turn for the API. `out` excludes its blocks, because a turn may have thousands."""
+    """A turn as the API shows it. `out` lacks the blocks, because a turn may have thousands of blocks."""
 
     out: TurnOut
     blocks: Iterator[dict[str, Any]]
@@ -75,19 +75,19 @@ class ShownTurn(NamedTuple):
 
 
 def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> ShownTurn:
-    """The present turn. A turn that runs here includes the text without a row; `cursor` is behind that text."""
-    # A view may be ahead of the rows, or behind if another replica has written. A user turn has no view.
+    """Returns the present turn. A turn that runs here includes text without a row; `cursor` follows that text."""
+    # A view may be ahead of the rows, or behind them if another replica has written. A user turn has no view.
     view, rows = services.live.directory.view(turn) if turn.role == "assistant" else None, turn
     turn = turn if view is None else view.turn
     if rows.arrivals > turn.arrivals and not turn.ended:  # an answer has arrived that the view lacks
         turn = replace(turn, status=rows.status)
     assert rows.created_at is not None
-    # A message, and an answer before its first round, have nothing that follows from rounds.
+    # Members that test `acted` depend on rounds, which a message, or an answer before its first round, does not have.
     acted = view and (turn.rounds or rows.rounds or turn.ended or rows.ended or turn.hook_failures)
     out = TurnOut(
         id=turn.id,
         chat_id=turn.chat_id,
-        parent_id=rows.parent_id,  # a view of readers may have an earlier place of a queued turn
+        parent_id=rows.parent_id,  # the readers' view of a queued turn may have an earlier parent
         role=turn.role,
         author=turn.author,
         status=turn.status,
@@ -122,7 +122,7 @@ def shown_turn(turn: Turn, services: Services, siblings: Sequence[UUID] | None =
 
 
 def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
-    """The calls that wait according to both: rows may have answers that the view lacks, a view may have ended since."""
+    """Returns calls that wait in the view and in the rows: rows may have later answers, and the view may have ended."""
     if turn.ended or rows.ended:
         return []
     answered = {ask.key for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
@@ -133,9 +133,9 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
 
 
 def _cost(turn: Turn, models: Models) -> float | None:
-    """The cost of all rounds and summaries of results. Voided rounds count, because providers bill these. Each round
-    keeps its cost of the time; an open round, or a round without a cost, has the present price. None if a price is
-    unknown. A copy costs nothing.
+    """Returns the cost of all rounds, and of the summaries of results. Voided rounds count, because providers bill
+    them. A round keeps the cost that was stored with it; a round without a stored cost has the present price. None if a
+    price is unknown. A copied turn costs nothing.
     """
     if turn.request is None:
         return None
@@ -157,7 +157,7 @@ def _open_block(view: LiveView) -> list[dict[str, Any]]:
     if block is None:
         return []
     members = block_json(block)
-    del members["interrupted"]  # open, not interrupted
+    del members["interrupted"]  # the block is open, not interrupted
     return [{**members, "open": True}]
 
 
@@ -178,7 +178,7 @@ def round_out(round: Round) -> RoundOut:
 
 
 def _applied_edits(round: Round) -> list[dict[str, Any]]:
-    """The edits of the context that the provider reports, in a known form."""
+    """Returns the edits of the context that the provider reports, if they have the known form."""
     data = parsed(round.data or "{}")
     management = data.get("context_management") if isinstance(data, dict) else None
     edits = management.get("applied_edits") if isinstance(management, dict) else None

@@ -1,4 +1,4 @@
-"""The arguments of a tool: their schema for the model, made from a signature, and the validation of an input."""
+"""The arguments of a tool: makes their schema from the function's signature, and validates inputs."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, from_json
 
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_MAX_ERRORS = 10  # in one message
+_MAX_ERRORS = 10  # that one message lists
 _MAX_VALUE_CHARS = 80
 _SECTION = re.compile(r"^(?:Args|Arguments|Parameters):[ ]*\n(?P<body>(?:[ ]+\S.*(?:\n|\Z)|[ ]*\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(?P<name>\w+)(?:[ ]*\([^\n]*?\))?:[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
@@ -35,7 +35,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`names` are the arguments of the model; `context` is the parameter that receives the ToolContext, if any."""
+    """The model sends the arguments in `names`; the parameter `context`, if any, receives the ToolContext."""
 
     names: tuple[str, ...]
     context: str | None
@@ -44,7 +44,7 @@ class Arguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], descriptions: Mapping[str, str], *, context_type: type) -> "Arguments":
-        """`descriptions` are from the docstring. Raises TypeError for a parameter that a model cannot send."""
+        """Reads a signature. `descriptions` come from the docstring. Raises TypeError for an unsuitable parameter."""
         hints = get_type_hints(function, include_extras=True)
         context: str | None = None
         names: list[str] = []
@@ -63,7 +63,7 @@ class Arguments:
                 raise TypeError(f"the parameter {name} needs a type: the schema for the model is made from it")
             default = ... if parameter.default is Parameter.empty else parameter.default
             options = _description(hints[name], descriptions.get(name))
-            # Fields are numbered, and the parameter is the alias: pydantic has no fields called `schema` or `copy`.
+            # Fields have numbers, and parameter names as aliases: pydantic allows no field named `schema` or `copy`.
             fields[f"field_{len(names)}"] = (hints[name], Field(default, alias=name, **options))
             names.append(name)
         try:
@@ -75,7 +75,7 @@ class Arguments:
         return cls(tuple(names), context, model, msgspec.json.encode(schema).decode())
 
     def parse(self, input_json: str) -> dict[str, Any]:
-        """The validated values by parameter name, with defaults for omitted arguments. Raises BadArguments."""
+        """Returns the validated values by parameter name, with defaults for omitted arguments. Raises BadArguments."""
         try:
             values = self.model.model_validate_json(input_json)
         except ValidationError as error:
@@ -105,7 +105,7 @@ class Arguments:
 
 
 def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
-    """The description of a parameter, from the first of: a Field, a string in Annotated, the docstring."""
+    """Returns a parameter's description: from a Field, else from a string in Annotated, else from the docstring."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(note, FieldInfo) and note.description for note in notes):
         return {}
@@ -114,7 +114,7 @@ def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
 
 
 def _path(loc: tuple[int | str, ...], value: Any) -> str:
-    """The steps of `loc` that exist in the input: pydantic adds names for the branches of a union."""
+    """Returns the steps of `loc` that exist in the input. pydantic also adds names for the branches of a union."""
     steps: list[str] = []
     for part in loc:
         match value:

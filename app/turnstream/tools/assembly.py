@@ -1,4 +1,4 @@
-"""Tools of installed packages, and of the module that a setting names."""
+"""Loads the tools of installed packages, and of the module that a setting names."""
 
 import re
 import sys
@@ -29,9 +29,9 @@ _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 async def load_toolset(reference: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:
     """Loads the tools of `package.module:attribute`. `stack` enters and exits context managers. Raises ConfigError.
 
-    The attribute is a tool, several tools, a Toolset, or an object with tools as methods. A class, a function or an
-    async function may make one of these, or an async context manager of one. The loader calls it without arguments, or
-    with `environment` if that is its only parameter.
+    The attribute is a tool, several tools, a Toolset, or an object whose methods are tools. It may also be an async
+    context manager that yields such a value, or a callable that returns any of these, perhaps asynchronously. The
+    loader passes `environment` to a callable that has this parameter, and no other argument.
     """
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f"TURNSTREAM_TOOLSET: {reference} must have the form package.module:attribute")
@@ -55,7 +55,7 @@ def _installed_points() -> Sequence[EntryPoint]:
 
 
 async def _load(point: EntryPoint, source: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:
-    """`source` begins the error texts."""
+    """Loads the tools of one entry point. Error texts begin with `source`."""
     try:
         found = point.load()
     except ImportError as error:

@@ -18,14 +18,14 @@ from turnstream.tools.schemas import InputSchema
 
 
 def digest_of_tool(frozen: ToolSpec, current: ToolSpec) -> str:
-    """SHA-256 of a tool, in hexadecimal digits: as frozen in the turn, and as this server would run the tool now. A
-    change of description, schema, URL or header changes the digest; a change of `deferred` does not.
+    """Returns the SHA-256, in hexadecimal digits, of a tool as it is frozen in the turn and as this server would run it
+    now. A change of description, schema, URL or header changes the digest; a change of `deferred` does not.
     """
     return sha256(encode([_compared(frozen), _compared(current)])).hexdigest()
 
 
 def _compared(spec: ToolSpec) -> dict[str, Any]:
-    """The members in the digest. Stored grants have digests of these members alone."""
+    """Returns the members that the digest covers. Another choice of members would invalidate all stored grants."""
     members: dict[str, Any] = to_builtins(spec)
     del members["deferred"]
     return members
@@ -40,7 +40,7 @@ def covers(grant: Grant, tool: str, digest: str | None, input_json: str) -> bool
 
 def meets(when: Mapping[str, Any], input_json: str) -> bool:
     """Whether the input has each member of `when`, and each meets its condition: `const`, `enum`, `minimum`, `maximum`.
-    False for an input that two parsers may read differently, or with too many values.
+    False for an input that two parsers may read differently, or that has too many values.
     """
     if has_too_many_values(input_json):
         return False

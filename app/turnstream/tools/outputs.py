@@ -1,4 +1,4 @@
-"""Outputs of structured turns: the output tools, and the validation of outputs."""
+"""Outputs of structured turns: runs the output tools, and validates the outputs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +19,7 @@ from turnstream.tools.tool import Outcome, ToolContext
 
 log = structlog.get_logger(__name__)
 
-OUTPUT = "output"  # the label in metrics
+OUTPUT = "output"  # the name of the output tool in metrics
 _ACCEPTED = "The output was accepted."
 
 # Returns the mistake in an output, as a text for the model; None or an empty text for a valid output.
@@ -29,13 +29,13 @@ Handler = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 def as_call(draft: Block, name: str = OUTPUT) -> Block:
-    """Represents an output that a model wrote as text as a call of the output tool."""
+    """Makes a call of the output tool from an output that the model wrote as text."""
     return replace(draft, name=name, tool_use_id=f"{OUTPUT}_{draft.round}")
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The validators and handlers that a program registers for its structured turns, by name. `timeout`: seconds."""
+    """The validators and handlers, by name, that a program registers for structured turns. `timeout` is in seconds."""
 
     validators: Mapping[str, Validator] = field(default_factory=dict)
     handlers: Mapping[str, Handler] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Outputs:
                 raise RequestRefused(detail, field=f"output.{kind}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
-        """The outcome of a call of an output tool. `draft` is JSON text; None without a draft to submit."""
+        """Runs a call of an output tool. `draft` is JSON text, or None if there is no draft to submit."""
         if draft is None:
             return Outcome(f"There is nothing to submit yet: call {spec.name} first.", is_error=True)
         try:

@@ -1,4 +1,4 @@
-"""The policy of a tool: limits, retries, fallback and approval of its calls, and the notes and counts of their use."""
+"""The policy of a tool: limits, retries, fallback and approval of its calls. Also counts the policies that acted."""
 
 import math
 import re
@@ -15,10 +15,11 @@ ResultForm = Literal["json", "text"]
 # The scope of one approval: this call, or all later calls of the tool in the chat.
 ApprovalScope = Literal["call", "chat"]
 _APPROVER = re.compile(r"(role|person):\S(.*\S)?")
-# Chosen fields of Policy, by name. Policy checks names and values.
+# The fields of Policy that a tool sets, by name. Policy checks the names and the values.
 PolicyOptions = Mapping[str, Any]
 
-# The keys of a result's notes about policies that acted on it (docs/tool-policies.md). The engine writes six.
+# The keys of a result's notes about policies that acted on it (docs/tool-policies.md). The engine and an extension
+# write the last six.
 POLICY_NOTES = frozenset(
     {
         "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "summarised",
@@ -45,7 +46,7 @@ class Fallback:
     """The tool that runs after a failure of another tool, and its input.
 
     `input` maps each member of the new input to a member of the failed call's input, or is a function of that input;
-    None for the same input. `add` are further members with fixed values.
+    None passes on the same input. `add` has additional members with fixed values.
     """
 
     tool: str
@@ -71,32 +72,32 @@ class Summarise:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules for calls of one tool. These fields are the options of `@tool` and of the tables of a tools file.
+    """The rules for calls of one tool. The fields are also the options of `@tool`, and of the tables of a tools file.
 
     Raises ValueError for an invalid value.
     """
 
-    timeout: float | None = None  # seconds for the whole call, retries included; None: 30, in the background 3600
+    timeout: float | None = None  # seconds for the whole call with its retries; None: 30, or 3600 in the background
     background: bool = False  # the call runs apart from its turn; the waiting turn uses no memory
-    reports: bool = False  # in the background: the turn does not wait; a report has the outcome
-    concurrency: int | None = None  # calls at once on one replica
-    calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
-    max_result_chars: int | None = None  # None: the limit of the server
-    summarise: Summarise | None = None  # a long result, by a smaller model
-    retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
-    memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
-    cache_seconds: float | None = None  # validity of a result in all turns of its owner; only for read-only tools
-    results: ResultForm = "json"  # the form of a result other than text
-    fallback: str | Fallback | None = None  # runs after a failure of this tool; a name: with the same input
+    reports: bool = False  # for a background tool: the turn does not wait; a report delivers the outcome
+    concurrency: int | None = None  # most calls at once on one replica
+    calls_per_turn: int | None = None  # most calls, counted from rows, so that a crash does not reset the count
+    max_result_chars: int | None = None  # None means the limit of the server
+    summarise: Summarise | None = None  # lets a smaller model summarise a long result
+    retries: int = 1  # after a temporary failure; only for tools that are read-only or safe to retry
+    memo: bool = False  # an identical call in the turn gets the first result; only for read-only tools
+    cache_seconds: float | None = None  # how long all turns of the owner reuse a result; only for read-only tools
+    results: ResultForm = "json"  # the form in which the model gets a result that is not text
+    fallback: str | Fallback | None = None  # runs after a failure of this tool; a str passes on the same input
     breaker: Breaker | None = field(default_factory=Breaker)
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
-    approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
+    approval_scope: ApprovalScope = "chat"  # the widest scope that an approval may have
     approvers: Sequence[str] = ()  # the only persons who may answer, as `role:NAME` or `person:OWNER`; empty: the owner
 
     @property
     def seconds(self) -> float:
-        """The time of a call."""
+        """The time limit of a call, in seconds."""
         return self.timeout if self.timeout is not None else 3600.0 if self.background else 30.0
 
     @property
@@ -135,7 +136,7 @@ class Policy:
 
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
-    """The policy of a tool. Raises ValueError for an invalid option, or an option that does not fit the tool."""
+    """Makes the policy of a tool. Raises ValueError for an invalid option, or an option that does not fit the tool."""
     check_for(spec, options)
     try:
         return Policy(**options)

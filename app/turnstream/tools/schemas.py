@@ -1,4 +1,4 @@
-"""Input schemas of foreign tools, and the validation of inputs within limits of time and depth."""
+"""Checks the input schemas of foreign tools, and validates inputs within limits of time and depth."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,14 +20,15 @@ from referencing.exceptions import Unresolvable
 
 _Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
-_MAX_ERRORS = 10  # in one complaint
+_MAX_ERRORS = 10  # that one complaint lists
 _MAX_MESSAGE_CHARS = 300
 _MAX_UNIQUE_ITEMS = 1000
-# Bounds of a schema, because a Python library validates inputs in the event loop of all turns.
+# Limits of a schema, because a Python library validates inputs in the event loop, which all turns share.
 _MAX_CHARS = 256_000
 _MAX_OBJECTS = 1000
 _MAX_ITEMS = 5000
-# Bound of an invalid schema with a named error: the search for the error may repeat each item, and take 20 ms.
+# The error of an invalid schema is named only up to this number of items: the search for the error may process each
+# item repeatedly, and take 20 ms.
 _MAX_NAMED_ITEMS = 500
 _DIALECTS = (
     "https://json-schema.org/draft/2020-12/schema",
@@ -38,7 +39,7 @@ _DIALECTS = (
     "http://json-schema.org/draft-04/schema#",
 )
 _MAX_SECONDS = 0.1
-# Nested checks. Python's own limit is too high: at the end of the stack, finalizers of other objects fail.
+# Most nested checks. Python's own limit is too high: near the end of the stack, finalizers of other objects fail.
 _MAX_DEPTH = 200
 
 
@@ -48,7 +49,7 @@ class TooCostly(Exception):
 
 @dataclass(slots=True)
 class _Budget:
-    until: float  # by `thread_time`, the processor time
+    until: float  # a value of `thread_time`, which measures processor time
     depth: int = 0
 
 
@@ -64,7 +65,7 @@ class SchemaRoom:
     items: int = _MAX_ITEMS
 
     def take(self, chars: int, objects: int, items: int) -> None:
-        """Raises ValueError if the room is too small."""
+        """Subtracts the size of a schema. Raises ValueError if the room is too small."""
         self.chars, self.objects, self.items = self.chars - chars, self.objects - objects, self.items - items
         if min(self.chars, self.objects, self.items) < 0:
             most = f"{2 * _MAX_CHARS:,} characters, {5 * _MAX_OBJECTS:,} objects or {_MAX_ITEMS:,} items of lists"
@@ -79,7 +80,7 @@ class InputSchema:
 
     @classmethod
     def checked(cls, text: str, room: SchemaRoom | None = None) -> "InputSchema":
-        """Raises ValueError for a text other than the schema of a JSON object, or if the `room` is too small."""
+        """Raises ValueError unless the text is the schema of a JSON object, within the limits and the `room`."""
         try:
             if len(text) > _MAX_CHARS:
                 raise ValueError(f"the input schema has more than {_MAX_CHARS:,} characters: make it smaller")
@@ -104,7 +105,7 @@ class InputSchema:
         return cls(text)
 
     def complaint(self, value: object, *, seconds: float = _MAX_SECONDS) -> str | None:
-        """The errors in an input, as sentences for the model; None for a valid input."""
+        """Returns the errors in an input, as sentences for the model; None for a valid input."""
         try:
             errors = self._errors(value, seconds)
         except (TooCostly, RecursionError, Unresolvable):
@@ -135,7 +136,7 @@ class InputSchema:
 
 
 def _size(value: object) -> tuple[int, int]:
-    """The number of objects in a JSON value, and the number of items in its lists."""
+    """Counts the objects in a JSON value, and the items in its lists."""
     match value:
         case dict():
             inner = [_size(each) for each in value.values()]
@@ -153,7 +154,7 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
 
 @cache
 def _limited_dialect(dialect: Any, *, with_patterns: bool) -> Any:
-    """The same dialect with a budget, and without Python's regular expressions, because their time has no bound."""
+    """Returns the dialect with a budget, and without Python's regular expressions, because their time has no bound."""
     checks = {**dialect.VALIDATORS, "pattern": _match_pattern}
     # Three checks of the library match names with Python's regular expressions.
     for keyword in ("patternProperties", "additionalProperties", "unevaluatedProperties") if with_patterns else ():
@@ -178,7 +179,7 @@ def _limited(check: _Check) -> _Check:
 
 
 def _unless_many(check: _Check) -> _Check:
-    """Skips the check of long lists: comparing unsortable items takes quadratic time."""
+    """Skips the check for long lists, because comparing unsortable items takes quadratic time."""
 
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
         many = isinstance(instance, list) and len(instance) > _MAX_UNIQUE_ITEMS

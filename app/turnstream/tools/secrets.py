@@ -1,4 +1,4 @@
-"""Secrets in rows, and their decryption for calls of tools and models."""
+"""Decrypts the stored secrets that calls of tools and models need."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,16 +14,16 @@ SEALED: Final = "turnstream-sealed:1:"  # the beginning of an encrypted value
 
 
 class ToolSecrets:
-    """The secrets of tools in requests. Without the extension `keys`, the server sends no encrypted secret."""
+    """Opens the secrets of tools. Without the extension `keys`, this class refuses encrypted secrets."""
 
     async def opened_headers(self, owner: str, url: str, headers: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
-        """The headers of an owner's tool in plain text; the same object if none is encrypted. Raises CannotOpen."""
+        """Returns a tool's headers in plain text; the same object if no header is encrypted. Raises CannotOpen."""
         if any(value.startswith(SEALED) for value in headers.values()):
             raise CannotOpen("This server lacks the extension keys.")
         return headers
 
     async def opened_request(self, owner: str, request: TurnRequest) -> TurnRequest:  # noqa: ARG002
-        """The request with the provider's credentials in plain text. Raises PermanentError."""
+        """Returns the request with all credentials for the provider in plain text. Raises PermanentError."""
         if SEALED in f"{request.provider_tools} {request.params}":
             raise locked("This server lacks the extension keys.")
         return request

@@ -20,7 +20,7 @@ def serialize(value: object, form: ResultForm) -> str:
 
 
 def as_text(value: object) -> str:
-    """`key: value` lines and `- ` bullets, with nested and multi-line values indented below."""
+    """Formats a value as `key: value` lines and `- ` bullets. Nested and multi-line values are indented below."""
     return "\n".join(_lines(to_jsonable_python(value)))
 
 

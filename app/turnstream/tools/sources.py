@@ -1,4 +1,4 @@
-"""Tools of a module, an installed package or an extension, for a toolset."""
+"""Tools that a module, an installed package or an extension supplies to a toolset."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -11,9 +11,9 @@ from turnstream.tools.tool import Offer, Tool, ToolSource
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """`sources` list further tools, which may appear and disappear; the names of these tools begin with one of
-    `prefixes`. `declared` makes the tool of a spec that a request declared, or raises ValueError. `offer` decides which
-    tools of a request are deferred. `connections` are open during the use of the toolset.
+    """Tools of one supplier. `sources` list additional tools, which may appear and disappear; the names of these tools
+    begin with one of `prefixes`. `declared` makes a tool from a spec that a request declared, or raises ValueError.
+    `offer` decides which tools of a request are deferred. `connections` are open while the toolset is used.
     """
 
     tools: Sequence[Tool] = ()
@@ -32,7 +32,7 @@ def _unchanged(tools: Sequence[Tool], _: Sequence[str]) -> Sequence[Tool]:
 @dataclass(frozen=True, slots=True)
 class DeclaredTools:
     """The tools that the operator declares. `with_policies` returns all tools of the server with their declared
-    policies. Its second argument has the prefixes of tools that sources list later. Raises ConfigError.
+    policies, or raises ConfigError. Its second argument has the name prefixes of the tools that sources list later.
     """
 
     loaded: Sequence[LoadedTools] = ()

@@ -27,8 +27,8 @@ RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 @dataclass(frozen=True, slots=True)
 class PersonQuestion:
-    """A question of a running tool to the person: for an answer by `schema` (JSON text of a flat JSON schema), or for
-    an action at `url`. After `seconds` without an answer, the answer is None.
+    """A question that a running tool asks the person. It requests an answer that fits `schema` (JSON text of a flat
+    JSON schema), or an action at `url`. If no answer arrives within `seconds`, the answer is None.
     """
 
     message: str
@@ -47,23 +47,23 @@ class PersonQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
-    """`content` is the accepted value, by the schema of the question."""
+    """The person's answer. `content` is the accepted value, which fits the schema of the question."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] | None = None
 
 
-# Asks the person. None without an answer in time.
+# Asks the person. Returns None if no answer arrives in time.
 AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The return value of a background tool whose work continues elsewhere. The job keeps `handle`, a JSON value, and
-    no slot. The next run of the call gets the handle, after `after` seconds; with None only after a wake-up, or at its
-    deadline. A program with the job's `result_address` may settle the job earlier. Clients see `message` as progress.
-    With a `question` to the person, the next run follows the answer, or the end of the question's time. A pending
-    question does not use up the time of the call.
+    """A background tool returns this value if its work continues elsewhere. The job keeps `handle`, a JSON value, and
+    releases its slot. The call runs again, with the handle, after `after` seconds; if `after` is None, only after a
+    wake-up or at the deadline. A program that has the job's `result_address` may settle the job earlier. Clients see
+    `message` as progress. With a `question` to the person, the call runs again after the answer, or when the time for
+    the answer is over. A pending question does not use up the time of the call.
     """
 
     handle: Any
@@ -80,8 +80,8 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """The address to which another program posts the result of a job: `path` of this server, with `token` as bearer.
-    The token is valid for this path alone, until the job is over.
+    """The address to which another program posts the result of a job: a `path` of this server, with `token` as the
+    bearer token. The token is valid for this path alone, until the job is over.
     """
 
     path: str
@@ -100,25 +100,25 @@ async def _no_address() -> ResultAddress:
 
 
 async def _keep_nothing(_value: Any) -> None:
-    """Replaces the checkpoint for a tool that runs inside its turn."""
+    """Replaces `checkpoint` for a tool that runs inside its turn, and stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The call that runs a tool.
+    """The context of the call that runs a tool.
 
-    `idempotency_key` is the same in each run of the call, also after a crash; a tool with effects passes the key on.
-    `progress` shows a short text to the clients of the turn, and `preliminary` the result so far: a text, a value, or a
-    ToolResult. The model receives neither. `ask` asks the person; a pending question does not use up the time of the
-    call. Outside of a turn `ask` is None. `documents` is the common beginning of the paths of documents that the call
-    may read: empty for every document, None for no document (as in a turn of a restricted token). Unless it is empty,
-    the tool should not read other data of the owner. `offered` are all tools of the turn. A background tool can
-    `checkpoint` a JSON value. After a death of its process, the next run of the call finds the last value in
-    `checkpointed`; else `checkpointed` is None. For other tools, `checkpoint` stores nothing. At `deadline` the server
-    stops the call. A background tool whose work continues elsewhere returns `Detached`, or calls `detach` and returns
-    any value. `job` is the id of its job. `handle` is the handle of the previous run, None in the first run. `answer`
-    is the answer to the question of the previous run's `Detached`; None without an answer in time. A call that reports
-    cannot ask. `result_address` makes a new address for the result, and revokes the previous address.
+    `idempotency_key` is the same in each run of the call, even after a crash; a tool with effects should send the key
+    to the service that it calls. `progress` shows a short text to the clients of the turn. `preliminary` shows them the
+    result so far: a text, a value, or a ToolResult. The model receives neither. `ask` asks the person; a pending
+    question does not use up the time of the call. Outside of a turn `ask` is None. `documents` is the common prefix of
+    the paths of documents that the call may read: empty for every document, None for no document (as in a turn of a
+    restricted token). Unless it is empty, the tool should not read other data of the owner. `offered` are all tools of
+    the turn. A background tool can `checkpoint` a JSON value. If its process dies, the next run of the call finds the
+    last value in `checkpointed`; otherwise `checkpointed` is None. For other tools, `checkpoint` stores nothing. At
+    `deadline` the server stops the call. A background tool whose work continues elsewhere returns `Detached`, or calls
+    `detach` and then returns any value. `job` is the id of the job. `handle` is the handle of the previous run, None in
+    the first run. `answer` answers the question in the previous run's `Detached`; None if no answer came in time. A
+    call with `reports` cannot ask. `result_address` makes a new address for the result, and revokes the old address.
     """
 
     owner: str
@@ -142,14 +142,14 @@ class ToolContext:
 
     @property
     def may_detach(self) -> bool:
-        """Whether the call may continue elsewhere: for background tools, and tools that `detaches`."""
+        """Whether the call may continue elsewhere: true for background tools, and for tools that have `detaches`."""
         return self.detach is not _goes_on_nowhere
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedCall:
-    """A stopped call of a background tool that had continued elsewhere, with the `handle` of its job. Its turn was
-    cancelled, its time was up, the user stopped the call, or its chat was deleted.
+    """A call of a background tool that continued elsewhere, and that the server has stopped: its turn was cancelled,
+    its time was up, the user stopped the call, or its chat was deleted. `handle` is the handle of its job.
     """
 
     owner: str
@@ -178,8 +178,9 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The person must sign in to `server`, with these `scopes`, before a call. `url` leads to the sign-in. `recheck`
-    answers the ask at once if the person has signed in before. `approvers`, if any, sign in for the owner.
+    """A sign-in that a call requires: the person must first sign in to `server`, with these `scopes`. `url` leads to
+    the sign-in. `recheck` answers the ask at once if the person is already signed in. `approvers`, if any, sign in for
+    the owner.
     """
 
     server: str
@@ -198,7 +199,7 @@ OutcomePart = str | File
 
 
 def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
-    """Joins adjacent texts."""
+    """Joins adjacent texts with `separator`."""
     joined: list[OutcomePart] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
@@ -213,11 +214,11 @@ class Outcome:
     """The result of a call, as the model receives it. A failure is an outcome too. `kind` classifies outcomes for
     metrics and policies.
 
-    `more` are files, and texts between files, after `text`. After the upload of its files, an outcome has a `layout`
-    instead: the positions of the files in `text`, which then has all texts (turnstream.domain.results). `whole` is the
-    full text if the model receives only a part. `notes` name the policies that acted on the call, for readers of the
-    block. `data` is JSON (or a value that can be serialized as JSON) for clients alone: no model receives it. With
-    `sign_in` the call was not made, and follows the person's sign-in. A `detached` call inside its turn becomes a job.
+    `more` has the files and texts that follow `text`. After the upload of its files, an outcome has a `layout` instead:
+    the positions of the files in `text`, which then has all texts (turnstream.domain.results). `whole` is the full text
+    if the model receives only a part. `notes` name the policies that acted on the call, for readers of the block.
+    `data` is JSON (or a value that can be serialized as JSON) for clients alone: no model receives it. If `sign_in` is
+    set, the call runs only after the person signs in. A call inside its turn that is `detached` becomes a job.
     """
 
     text: str
@@ -232,14 +233,14 @@ class Outcome:
     detached: Detached | None = None
 
     def __post_init__(self) -> None:
-        # Callers may set only one of `is_error` and `kind`.
+        # A caller may set `is_error` or `kind` alone. The other field follows from it.
         if self.is_error != (self.kind != "ok"):
             object.__setattr__(self, "is_error", True)
             object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
 
     @classmethod
     def of(cls, parts: Iterable[OutcomePart], *, is_error: bool = False) -> "Outcome":
-        """An outcome of one or more parts."""
+        """Makes an outcome of one or more parts."""
         first, *more = parts
         if isinstance(first, File):
             return cls("", is_error, more=(first, *more))
@@ -250,15 +251,15 @@ class Outcome:
         return (self.text, *self.more) if self.text else self.more
 
     def with_parts(self, *parts: OutcomePart) -> "Outcome":
-        """The same outcome with other parts, and a blank line between two texts."""
+        """Returns the outcome with other parts. A blank line separates adjacent texts."""
         other = Outcome.of(join_texts(parts, "\n\n"))
         return replace(self, text=other.text, more=other.more)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The return value of a function with more content for clients than for the model: `content` becomes the result,
-    like a plain return value, and `data` is JSON for clients.
+    """A function returns this value to send more to clients than to the model: `content` becomes the result, as a plain
+    return value does, and `data` is JSON for clients.
     """
 
     content: object
@@ -271,7 +272,7 @@ class ToolError(Exception):
 
 class ToolUnavailable(ToolError):
     """A tool raises ToolUnavailable when a service behind the tool is unavailable. Unlike after a ToolError, the server
-    may retry the call, and the breaker counts it. An outcome of the kind `unavailable` has the same effect.
+    may retry the call, and the breaker counts the failure. An outcome of the kind `unavailable` has the same effect.
     """
 
 
@@ -337,7 +338,7 @@ Offer = Callable[[TurnRequest], TurnRequest]
 
 
 class ToolSource(Protocol):
-    """Tools by name that may appear and disappear. Every lookup calls `tools`, so it must be quick."""
+    """A source of tools that may appear and disappear. Every lookup calls `tools`, so `tools` must be quick."""
 
     def tools(self) -> Mapping[str, Tool]: ...
 
@@ -347,12 +348,12 @@ class CheckedSource(ToolSource, Protocol):
     """A source that `turnstream doctor --ping` examines."""
 
     async def failures(self) -> Mapping[str, str]:
-        """Returns the reason of failure for the name of each connection, or an empty text for a working connection."""
+        """Returns, for the name of each connection, the reason of its failure, or an empty text if it works."""
         ...
 
 
 def is_name(text: str) -> bool:
-    """True for a name that providers accept for a tool."""
+    """Whether providers accept the text as the name of a tool."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -385,7 +386,7 @@ class _Decorator(Protocol[_P]):
 
 
 def _has_options(options: Callable[_P, _ToolOptions]) -> Callable[[Callable[..., Any]], _Decorator[_P]]:  # noqa: ARG001
-    """Gives a decorator the options of `options`, so that type checkers know every field of Policy."""
+    """Gives a decorator the parameters of `options`, so that type checkers know every field of Policy."""
     return cast("Callable[[Callable[..., Any]], _Decorator[_P]]", lambda decorator: decorator)
 
 
@@ -402,12 +403,12 @@ def tool(
 ) -> FunctionTool | Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function. The schema comes from the signature, the description from the docstring.
 
-    The function receives the arguments of the model and, in a parameter of that type, a ToolContext. Its return value
-    is a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of these,
-    or an Outcome; in the background also Detached. `read_only` promises a function without effects, `retry_safe` a
-    function that may run again with the same idempotency key. The server calls `stopped` with a StoppedCall after
-    stopping a call that had continued elsewhere; `stopped` of a method gets `self` first. The other options are the
-    fields of Policy. Raises TypeError or ValueError at once for an unsuitable function or option.
+    The function receives the arguments that the model sends and, in a parameter of that type, a ToolContext. It returns
+    a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of any of these, or
+    an Outcome; a background tool may also return Detached. `read_only` promises that the function has no effects,
+    `retry_safe` that it may run again with the same idempotency key. After the server has stopped a call that continued
+    elsewhere, it calls `stopped` with a StoppedCall; if `stopped` is a method, it gets `self` first. The other options
+    are the fields of Policy. Raises TypeError or ValueError at once for an unsuitable function or option.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
@@ -429,7 +430,7 @@ def tool(
 
 
 def tools_of(holder: object) -> list[Tool]:
-    """The tools among the methods of `holder`, in the order of their definition."""
+    """Returns the methods of `holder` that are tools, in the order of their definition."""
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
     found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
     return [getattr(holder, name) for name in found]

@@ -1,4 +1,4 @@
-"""The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
+"""The toolset: finds, validates and runs the calls of a model. Every call gets one outcome."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,17 +28,17 @@ from turnstream.tools.tool import Offer, Outcome, Stopped, Tool, ToolContext, To
 
 log = structlog.get_logger(__name__)
 
-_MAX_NAME_CHARS = 100  # of a name that a model made up
+_MAX_NAME_CHARS = 100  # that a text shows of a name that the model invented
 
 
 class Toolset:
     """The tools of a server.
 
-    `max_parallel` calls of all turns run at once, and in addition `max_request_tools` calls of tools that requests
-    declared. With `reserved`, no owner gets all of these slots. A cancelled tool has `patience` seconds to stop; then
-    the server abandons it. The model gets `max_result_chars` of a result, the rows up to `max_whole_chars`; each file
-    has up to `max_file_bytes`. `sources` have further tools, which may appear and disappear. `declared` makes the tool
-    of a spec that a request declared, and `offers` change the tools of a request before the request is stored.
+    At most `max_parallel` calls of all turns run at once, and in addition `max_request_tools` calls of tools that
+    requests declared. With `reserved`, no owner gets all of these slots. A cancelled tool has `patience` seconds to
+    stop; then the server abandons it. The model gets up to `max_result_chars` characters of a result, and the rows keep
+    up to `max_whole_chars`; a file has up to `max_file_bytes`. `sources` list additional tools, which may appear and
+    disappear. `declared` makes a tool from a spec that a request declared. `offers` change the tools of a request.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class Toolset:
 
     @property
     def own(self) -> Sequence[Tool]:
-        """The tools without those of sources."""
+        """The tools that do not come from sources."""
         return tuple(self._own.values())
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """All tools that a turn may name, with the present tools of sources, without `hidden` tools."""
+        """All tools that a turn may name, with the present tools of sources. Tools that are `hidden` are omitted."""
         return tuple(tool for tool in self._tools.values() if not getattr(tool, "hidden", False))
 
     @property
     def presets(self) -> Mapping[str, Preset]:
-        """Presets of tools that are also model names."""
+        """The presets of tools whose names are also model names."""
         found = {name: getattr(tool, "preset", None) for name, tool in self._own.items()}
         return {name: preset for name, preset in found.items() if preset is not None}
 
@@ -105,7 +105,7 @@ class Toolset:
         return tuple(tool.spec.name for tool in self.tools)
 
     def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
-        """The specs of the named tools in their order, or of all tools. Raises ValueError for an unknown tool."""
+        """Returns the specs of the named tools in order, or of all tools. Raises ValueError for an unknown tool."""
         tools = {tool.spec.name: tool for tool in self.tools}
         names = list(tools) if names is None else list(dict.fromkeys(names))
         for name in names:
@@ -114,19 +114,19 @@ class Toolset:
         return tuple(tools[name].spec for name in names)
 
     def lacking(self, specs: Iterable[ToolSpec]) -> Sequence[str]:
-        """The names of the specs that this server must run but does not have."""
+        """Returns the names of the tools that this server must run but does not have."""
         tools = self._tools
         own = (spec.name for spec in specs if not spec.client and spec.http is None and spec.role is None)
         return [name for name in own if name not in tools]
 
     def offered(self, request: TurnRequest) -> TurnRequest:
-        """The request for storage. Some of its tools may be deferred."""
+        """Returns the request as it is stored. Some of its tools may be deferred."""
         for offer in self._offers:
             request = offer(request)
         return request
 
     def check(self, spec: ToolSpec) -> None:
-        """Raises ValueError for a declared tool of a request that this server cannot call."""
+        """Raises ValueError if the tool has a URL that this server cannot call."""
         if spec.http is None:
             return
         if self._declared is None:
@@ -134,16 +134,16 @@ class Toolset:
         self._declared(spec)
 
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
-        """The policy of a call; the default policy for an unknown tool."""
+        """Returns the policy of a tool, or the default policy for an unknown tool."""
         tool = self.find(name, offered)
         return Policy() if tool is None else tool.policy
 
     def job_kind(self, name: str) -> str:
-        """The kind of the jobs of a background tool, as a word for people."""
+        """Returns the kind of a background tool's jobs, as a word for people."""
         return getattr(self.find(name, None), "job_kind", "tool")
 
     def stopped(self, name: str) -> Stopped | None:
-        """The function that stops the tool's calls that continue elsewhere. None for a tool without such a function."""
+        """Returns the function that stops calls of the tool that continue elsewhere; None if there is no function."""
         return getattr(self.find(name, None), "stopped", None)
 
     def detaches(self, name: str) -> bool:
@@ -151,7 +151,7 @@ class Toolset:
         return self.runs_jobs and getattr(self.find(name, None), "detaches", False)
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
-        """Whether a person must allow this call; also True when the policy fails to decide."""
+        """Whether a person must allow this call. True if the function that should decide raises an error."""
         approval = self.policy(name, offered).approval
         if not callable(approval):
             return approval == "always"
@@ -162,7 +162,7 @@ class Toolset:
             return True
 
     def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
-        """The digest of a tool for grants. None if each call needs its own decision."""
+        """Returns the digest of a tool for grants; None if each call of the tool needs its own decision."""
         tool, spec = self.find(name, offered), next((spec for spec in offered if spec.name == name), None)
         if tool is None or spec is None or tool.policy.approval_scope == "call" or tool.policy.approvers:
             return None
@@ -171,8 +171,7 @@ class Toolset:
     async def run(
         self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None
     ) -> Outcome:
-        """The outcome of one call. Raises only CancelledError, after the tool has stopped or the server has abandoned
-        it.
+        """Runs one call. Raises only CancelledError, after the tool has stopped or the server has abandoned the tool.
 
         `offered` are the tools in the request of the model; None means all tools.
         """
@@ -219,12 +218,12 @@ class Toolset:
         return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """Cuts an outcome of a client or of the cache to the sizes for a tool of this server."""
+        """Truncates an outcome from a client or from the cache to the size limits of the tool."""
         sizes = self._sizes.of(self.policy(name, offered))
         return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
     async def opened(self, name: str, owner: str, offered: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-        """`offered`, with the headers of the called tool in plain text. Raises CannotOpen."""
+        """Returns `offered`, with the headers of the called tool in plain text. Raises CannotOpen."""
         spec = next((spec for spec in offered if spec.name == name), None)
         if spec is None or spec.http is None:
             return offered
@@ -237,7 +236,7 @@ class Toolset:
     def _resolve(
         self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None
     ) -> Tool | Outcome:
-        """The tool to run, or the outcome of a call without a tool."""
+        """Returns the tool to run, or the outcome of a call that cannot run."""
         if name not in known:
             return Outcome(_unknown(name, known), kind="unknown")
         try:
@@ -248,7 +247,7 @@ class Toolset:
         return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
-        """The fallback of a tool. Every call checks it, because a source may have added one of the tools later."""
+        """Returns a tool's fallback. Each call checks it: a source may have added the tool or its fallback later."""
         tools = self._tools
         if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)
@@ -256,7 +255,7 @@ class Toolset:
         return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
 
     def find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
-        """A tool by name. If the request declared a tool of this name, the server's own tool is never the result."""
+        """Finds a tool by name. If the request declared a tool of this name, never returns the server's own tool."""
         spec = next((spec for spec in offered or () if spec.name == name), None)
         if offered is not None and (spec is None or spec.client):
             return None
@@ -270,7 +269,7 @@ class Toolset:
 
     @property
     def _tools(self) -> Mapping[str, Tool]:
-        """All present tools. Of two tools with the same name, the first counts."""
+        """All present tools. If two tools have the same name, the first tool applies."""
         tools = dict(self._own)
         for source in self.sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
@@ -287,7 +286,7 @@ def _clean(input_json: str) -> str:
 
 
 def parse_input(input_json: str) -> dict[str, Any]:
-    """The input as a dict; a blank input means an empty object. Raises ValueError for other values."""
+    """Parses the input as a dict; a blank input is an empty object. Raises ValueError for any other value."""
     text = _clean(input_json)
     if has_too_many_values(text):
         raise ValueError(f"has more than {MOST_VALUES:,} values")

@@ -15,7 +15,7 @@ Answer = Callable[[Request, Endpoint], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """A stream of server-sent events. `events` has the models of their data by name; empty if another API has these."""
+    """A stream of server-sent events. `events` maps names to data models; empty if another API defines the events."""
 
     about: str
     events: Mapping[str, type[BaseModel]] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class EventStream:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The form of another API, whose owner describes its objects and events. Refusals are `refusal`."""
+    """An API in a foreign form, whose owner describes its objects and events. `refusal` is the model of refusals."""
 
     name: str
     object: str
@@ -34,12 +34,12 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class CallGroup:
-    """A group of calls. `tag` and `about` are its heading in the OpenAPI document; groups of the core have the modules
-    of their handlers as tags. Without `about`, the calls belong to a tag of the core. `streams` are the event streams
-    that `Endpoint.events` names. `answer` calls the handlers instead of `dispatch.answer`, to refuse in the form of
-    another API. `routes` are not in the document, and have no authentication, limits or spans of endpoints. Two APIs
-    may have calls of the same path: with a `header`, a group gets only requests with that header, before other groups.
-    Its `refused` routes come before the calls of others.
+    """A group of calls. `tag` and `about` are its heading in the OpenAPI document; a group of the core has the modules
+    of its handlers as tags. Without `about`, the calls belong to a tag of the core. `streams` are the event streams
+    that `Endpoint.events` names. `answer` replaces `dispatch.answer`, so that refusals have the form of another API.
+    `routes` are not in the document, and have no authentication, limits or spans. A group with a `header` gets only
+    requests that have this header, and gets them before other groups, because two APIs may have calls with the same
+    path. The `refused` routes of such a group come before the calls of other groups.
     """
 
     endpoints: tuple[Endpoint, ...]

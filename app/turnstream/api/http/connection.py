@@ -1,4 +1,4 @@
-"""HTTP below the calls: limits of a connection, which apply before authentication, and headers of all answers."""
+"""HTTP below the calls: limits of a connection, which apply before authentication, and headers of every response."""
 
 import asyncio
 import re
@@ -24,33 +24,33 @@ from turnstream.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
 log = structlog.get_logger(__name__)
 
-# Bytes of a request besides its body: request line and headers; then chunk extensions and trailers.
+# Most bytes of a request besides its body: for request line and headers, and again for chunk extensions and trailers.
 LONGEST_HEAD = 64 * 1024
-# Seconds until the headers of a request are complete, and between two pieces of a body.
+# Most seconds until the headers of a request are complete, and between two pieces of a body.
 HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
-# Requests. Each takes 0.1 to 0.2 ms until its first wait.
+# Most requests that begin in one iteration of the event loop. Each request takes 0.1 to 0.2 ms until its first wait.
 _AT_ONCE = 20
-# The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
+# If connections use more than this share of the file descriptors, each new connection closes an idle connection.
 _DESCRIPTORS = 0.8
 REQUEST_ID = "X-Request-ID"
-# An id that a proxy or a client may give to a request: characters without a meaning in a log or a header.
+# The ids that a proxy or a client may give a request. The characters have no special meaning in logs and headers.
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; sandbox"),
-    # With cookies, a cache could send the answer of one owner to another owner.
+    # Since cookies may identify owners, a cache could send the answer of one owner to another owner.
     (b"cache-control", b"no-store"),
-    # Pages of allowed origins use CORS, and this header does not apply to CORS.
+    # Pages of allowed origins use CORS, to which this header does not apply.
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-# The name of `Outlet` among the extensions of ASGI in the scope of a request.
+# The key of the `Outlet` among the ASGI extensions in the scope of a request.
 OUTLET = "turnstream.outlet"
 
 
 class Outlet:
-    """The body of one response, for a sender without a task that could wait. This is an ASGI extension of this server;
-    the start and the end of the response still go through `send`.
+    """Writes the body of one response for a sender that has no task in which to wait. The outlet is an ASGI extension
+    of this server; `send` still sends the start and the end of the response.
     """
 
     __slots__ = ("_connection", "_cycle")
@@ -60,7 +60,7 @@ class Outlet:
         self._connection = connection
 
     def belongs_to(self, cycle: RequestResponseCycle) -> None:
-        # Weak, since the cycle has the outlet in its scope: else each request would wait for the garbage collector.
+        # Weak, since the scope of the cycle refers to the outlet: else only the garbage collector would free requests.
         self._cycle = ref(cycle)
 
     @property
@@ -88,31 +88,31 @@ class Outlet:
         return not self._connection.flow.write_paused
 
     def write(self, data: bytes) -> None:
-        """Sends a part of the body, as uvicorn's `send` does in a body of chunks. Only while it `is_writable`."""
+        """Sends a part of the body as one chunk, as uvicorn does. May be called only while `is_writable` is true."""
         assert self.is_writable, "a write to a full connection"
         if not self._sending.disconnected:
             self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with limits. A head that is too long gets 431. The server disconnects a client that does not send
-    its request in time, or that reads nothing for `stall` seconds; such a client can reconnect with its cursor. Beyond
-    `most` connections each new connection closes the longest idle connection.
+    """A connection with limits. A request with a head that is too long gets the status 431. The server disconnects a
+    client that does not send its request in time, or that reads nothing for `stall` seconds; a reader can reconnect
+    with its cursor. Beyond `most` connections, each new connection closes the connection that has been idle longest.
     """
 
     def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stall = stall
         self._most = most
-        self._head = 0  # bytes since the last complete part of the request, without the bytes of its body
+        self._head = 0  # bytes of the request besides its body, since its last complete part
         self._head_too_long = False
-        self._reads_since: float | None = None  # the client owes us the rest of a request since then
+        self._reads_since: float | None = None  # when the server began to wait for the rest of a request
         self._timeout = HEAD_TIMEOUT
         self._read_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_stalled = False
         self._idle_since = 0.0
-        self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # of the outlet
+        self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # the callbacks of `Outlet.used`
         self.shuts_down = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
                 timer.cancel()
         self._end_user()
         if self.cycle is not None:
-            # The outlet has this connection: else both would wait for the garbage collector.
+            # The outlet refers to this connection: else only the garbage collector would free the connection.
             self.cycle.scope.pop("extensions", None)
 
     def shutdown(self) -> None:
@@ -146,13 +146,13 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """No request of this connection is being answered."""
+        """Whether no request of this connection is being answered."""
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._reads_since is None and self.is_idle:  # perhaps no request yet, but only empty lines before it
+        if self._reads_since is None and self.is_idle:  # perhaps only empty lines before a request
             self._expect(HEAD_TIMEOUT)
         self._head += len(data)
         super().data_received(data)
@@ -166,7 +166,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
             self._head_too_long = True
-            raise ValueError("the head is too long")  # ends the parser, which calls `send_400_response`
+            raise ValueError("the head is too long")  # the parser stops; uvicorn calls `send_400_response`
         self._head = 0
         self._expect(BODY_TIMEOUT)
         outlet = Outlet(self)
@@ -175,7 +175,7 @@ class Connection(HttpToolsProtocol):
         outlet.belongs_to(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        self._head = max(0, self._head - 8 * len(body))  # the frame of a chunk of one byte has five bytes
+        self._head = max(0, self._head - 8 * len(body))  # a chunk of one byte has five bytes of framing
         self._expect(BODY_TIMEOUT)
         super().on_body(body)
 
@@ -202,7 +202,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _expect(self, timeout: float) -> None:
-        """The next part of a request has to come within `timeout` seconds. The timer is only moved when it fires."""
+        """Limits the time for the next part of a request, in seconds. A running timer is renewed only when it fires."""
         self._reads_since, self._timeout = self.loop.time(), timeout
         if self._read_timer is None:
             self._read_timer = self.loop.call_later(min(timeout, HEAD_TIMEOUT), self._check_reading)
@@ -251,8 +251,8 @@ class Connection(HttpToolsProtocol):
 
 
 def connections(heartbeat: float) -> Callable[..., Connection]:
-    """The connections of a server, with as many file descriptors as the machine allows. The server disconnects a reader
-    of a stream after two unread heartbeats.
+    """Returns the factory of connections, and raises the limit of file descriptors as far as the machine allows. The
+    server disconnects a reader of a stream that leaves two heartbeats unread.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -261,8 +261,8 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 
 class RequestPace:
-    """Spreads simultaneous requests, for example after a restart of a proxy. In one iteration of the event loop at most
-    `_AT_ONCE` requests begin, in the order of their arrival. Streams continue between the iterations.
+    """Spreads the starts of simultaneous requests, for example after a restart of a proxy. In one iteration of the
+    event loop at most `_AT_ONCE` requests begin, in the order of arrival. Streams continue between the iterations.
     """
 
     def __init__(self) -> None:
@@ -282,11 +282,11 @@ class RequestPace:
         self._begun += 1
 
     def _begin_waiting(self) -> None:
-        """Once in each iteration, as long as requests begin."""
+        """Lets waiting requests begin. Runs once in each iteration of the event loop, as long as requests begin."""
         self._begun = 0
         while self._waiting and self._begun < _AT_ONCE:
             turn = self._waiting.popleft()
-            if not turn.done():  # else it was cancelled
+            if not turn.done():  # else the request was cancelled
                 turn.set_result(None)
                 self._begun += 1
         if self._begun:
@@ -294,9 +294,10 @@ class RequestPace:
 
 
 class SafeHeaders:
-    """Middleware: no browser guesses the media type of an answer, or runs scripts in it, unless the answer has its own
-    policy, like the page. An answer of a standby has its age. Each answer has the id of its request, sent by the client
-    or new. As the first layer, this middleware spreads the starts of requests; as the last, it counts answers by call.
+    """Middleware that adds headers to every response. No browser guesses the media type of a response, or runs scripts
+    in it, unless the response has its own policy, as the chat page has. A response of a standby has its age. Every
+    response has the id of its request, which the client sent or this server made. As the outermost layer, the
+    middleware also spreads the starts of requests, and counts responses by call.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -309,7 +310,7 @@ class SafeHeaders:
             return
         start, is_begun = perf_counter(), False
         OF_REQUEST.set(True)
-        ANONYMOUS.set(True)  # until its credential is admitted
+        ANONYMOUS.set(True)  # until the request's credential is verified
         state = scope.setdefault("state", {})
         given = Headers(scope=scope).get(REQUEST_ID, "")
         state["request_id"] = request_id = given if _GIVEN_ID.fullmatch(given) else str(new_id())
@@ -318,7 +319,7 @@ class SafeHeaders:
             nonlocal is_begun
             if message["type"] == "http.response.start":
                 is_begun = True
-                # Only calls of the table: an address that a client made up is no series of its own.
+                # Only calls of the table are labels: an address that a client invents must not become a metric series.
                 endpoint = state.get("endpoint")
                 call = "other" if endpoint is None else endpoint.call
                 HTTP_REQUESTS.labels(call, message["status"]).inc()
@@ -335,7 +336,7 @@ class SafeHeaders:
         try:
             await self._pace.begin()
             await self._app(scope, receive, send_safely)
-        except asyncio.CancelledError:  # the server stops, and uvicorn would answer 500
+        except asyncio.CancelledError:  # the server is stopping; uvicorn would answer 500
             if is_begun:
                 raise
             response = await cut_off(Request(scope, receive))

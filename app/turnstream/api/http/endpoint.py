@@ -1,4 +1,4 @@
-"""The description of an API call: enough to route it and to document it."""
+"""Describes an API call, so that it can be routed and documented."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from starlette.types import Scope as ASGIScope
 
 from turnstream.domain.identity import Scope
 
-# The limits of an owner's plan that a call uses (turnstream.domain.plans).
+# The limits of an owner's plan against which a call may count (turnstream.domain.plans).
 Limit = Literal["requests", "writes", "queued_turns", "streams", "uploads", "documents"]
-# The member of a request's state with a function that is called once the request has been answered.
+# The key, in a request's state, of the function that is called after the request has been answered.
 GIVE_BACK = "give_back"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HandlerApp:
-    """A handler as an ASGI app. Starlette's own wrapper is not used: it handles exceptions a second time after the
-    middleware, and keeps the request and four frames in memory until a stream ends.
+    """Runs a handler as an ASGI app. Starlette's own wrapper is not used, because it handles exceptions a second time
+    after the middleware, and keeps the request and four stack frames in memory until a stream ends.
     """
 
     __slots__ = ("_handler",)
@@ -41,7 +41,7 @@ class HandlerApp:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. With `most`, a number from 1 to `most`."""
+    """A query parameter. If `most` is set, its value is a number from 1 to `most`."""
 
     name: str
     description: str
@@ -51,14 +51,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`call` is method and path. Its credential needs one of `scopes`: unless they are given `read` for a GET, else
-    `chat`. `reach` is the narrowest that the credential may be bound to: unless it is given `chat` for a path with one,
-    else `owner`; if the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a str is
-    the media type of a body that is not JSON. `statuses` are the statuses of success, `problems` the refusals of this
-    call alone. `streams`: the response is a stream if the client accepts one; `events` names that stream. `open`: no
-    owner is needed. `limits` are the owner's limits that the call uses: `writes` when the call is admitted, the others
-    in the handler. A call that changes rows names its limits, or declares that it has none. A `lenient` call ignores
-    unknown parameters of the query, like the original API of a dialect.
+    """`call` is the method and the path. The credential needs one of `scopes`; the default is `read` for a GET, else
+    `chat`. `reach` is the narrowest binding that the credential may have; the default is `chat` for a path that
+    contains a chat, else `owner`. With the reach `handler`, the handler calls `require_reach`. `takes` and `gives` are
+    the models of the JSON bodies; a str is the media type of a body that is not JSON. `statuses` are the statuses of
+    success, `problems` those of refusals that only this call has. With `streams`, the response is a stream if the
+    client accepts a stream; `events` names that stream. An `open` call needs no owner. `limits` are the owner's limits
+    against which the call counts: `writes` when the call is admitted, the others in the handler. A call that changes
+    rows names its limits, or declares that it has none. A `lenient` call ignores unknown parameters of the query, as
+    the original API of a dialect does.
     """
 
     call: str

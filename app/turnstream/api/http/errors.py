@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): only this module makes responses of errors."""
+"""Problem documents (RFC 9457). Only this module converts errors to responses."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_WAIT = 3  # seconds
 
-# Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
+# A proxy forwards a refused request to the cell that this header names (docs/deploy/nginx-cells.conf).
 CELL_HEADER = "Turnstream-Cell"
-# The outage may have been detected after a commit with a lost answer.
+# The server may detect the outage after a commit whose confirmation was lost.
 STORAGE_AWAY = (
     "The database is away, or cannot store anything now. Try again; with an `Idempotency-Key`, what was stored all the"
     " same is not stored twice."
@@ -40,7 +40,7 @@ CUT_OFF = (
 )
 
 
-# Between the statements of a request, too.
+# The server may also refuse a request between two statements, after the first statement has stored something.
 OVERLOADED = (
     "The server has more requests than it can answer now. Try again after `Retry-After`; with an `Idempotency-Key`,"
     " what was stored all the same is not stored twice."
@@ -74,7 +74,7 @@ class BadRequest(RequestRefused):
 
 
 class Invalid(RequestRefused):
-    """A sentence for each wrong field: members `field` and `message`."""
+    """Refuses wrong fields. Each of `errors` has the `field`, and a sentence as its `message`."""
 
     def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
         super().__init__(errors[0]["message"], field=errors[0]["field"])
@@ -131,7 +131,7 @@ def _headers(error: RequestRefused) -> dict[str, str]:
 
 
 async def unavailable(request: Request, error: Exception) -> Response:
-    if isinstance(error, Overloaded):  # not logged, because there are many; a metric counts these
+    if isinstance(error, Overloaded):  # not logged, because overload refuses many requests; a metric counts them
         wait = str(random.randint(1, _LONGEST_WAIT))  # noqa: S311, so that not all come back at once
         return problem(request, 503, Unavailable.title, "overloaded", OVERLOADED, headers={"Retry-After": wait})
     log.error("storage.unavailable", error=str(error), request=request.state.request_id)
@@ -139,12 +139,12 @@ async def unavailable(request: Request, error: Exception) -> Response:
 
 
 async def cut_off(request: Request) -> Response:
-    """The response to a request that was cancelled outside of its handler."""
+    """Returns the response to a request that was cancelled outside of its handler."""
     return await refused(request, Unavailable(CUT_OFF))
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """The path does not exist, or does not support this method."""
+    """Answers a request whose path does not exist, or does not support its method."""
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
     if allowed:
@@ -162,13 +162,13 @@ async def failed(request: Request, error: Exception) -> Response:
 
 
 async def out_of_memory(request: Request, error: Exception) -> Response:
-    """Stops the server in order: its next action may fail anywhere."""
+    """Shuts the server down in an orderly way, because its next action may fail anywhere."""
     request.app.state.services.failed.set()
     return await failed(request, error)
 
 
 async def disconnected(_request: Request, _error: Exception) -> Response:
-    """The client left in the middle of its body, so nobody reads this response."""
+    """Completes a request whose client disconnected before the end of the body. Nobody reads this response."""
     return Response(status_code=400)
 
 

@@ -1,4 +1,4 @@
-"""Reads path, query, body and idempotency key of a request, and refuses invalid ones."""
+"""Reads the path, query, body and idempotency key of a request, and refuses invalid values."""
 
 import hashlib
 import json
@@ -28,12 +28,12 @@ BodyModel = TypeVar("BodyModel", bound=Body)
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _MOST_PATH = 1024  # bytes
-# Control characters, and the replacement character of invalid UTF-8: two such paths would look alike.
+# Control characters, and the replacement character of invalid UTF-8: they make different paths look alike.
 _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 def id_of(request: Request, name: str) -> UUID:
-    """The id in the path. Raises NotFound for any other text."""
+    """Returns the id in the path. Raises NotFound for a text that is not an id."""
     text = request.path_params[name]
     try:
         return UUID(text)
@@ -42,7 +42,7 @@ def id_of(request: Request, name: str) -> UUID:
 
 
 def check_path(path: str, field: str = "path") -> None:
-    """Raises RequestRefused for a path of a document that could be read in two ways."""
+    """Raises RequestRefused for a document's path that could be read in two ways."""
     ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
     if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
         raise RequestRefused(
@@ -53,7 +53,7 @@ def check_path(path: str, field: str = "path") -> None:
 
 
 async def read_bytes(request: Request, most: int | None = None) -> bytes:
-    """Raises TooLarge as soon as the body has more than `most` bytes, by default the limit of a JSON body."""
+    """Reads the body. Raises TooLarge as soon as it exceeds `most` bytes; the default is the limit of a JSON body."""
     most = most or services_of(request).http.max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
@@ -65,7 +65,7 @@ async def read_bytes(request: Request, most: int | None = None) -> bytes:
 
 
 async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel, bytes]:
-    """The body checked against `model`, and its bytes. An empty body counts as {}."""
+    """Returns the body, validated by `model`, and its bytes. An empty body is read as {}."""
     body = await read_bytes(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
@@ -84,13 +84,13 @@ def _checked(model: type[BodyModel], body: bytes) -> BodyModel:
 
 
 def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:
-    if error.error_count() > 1:  # invalid JSON has one error
+    if error.error_count() > 1:  # invalid JSON causes only one error
         return invalid(model, error)
     first = error.errors()[0]
     if first["type"] != "json_invalid":
         return invalid(model, error)
     if "hex escape" in first["msg"]:
-        # A lone surrogate is an error of one field, not of the whole document: the second parser finds the field.
+        # A lone surrogate is an error of one field, not of the body. `json` accepts it, so the model finds the field.
         with suppress(ValueError, RecursionError):
             try:
                 model.model_validate(json.loads(body.decode()), strict=False)
@@ -111,7 +111,7 @@ def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
 
 def check_query(request: Request, known: Sequence[Query]) -> None:
     """Raises RequestRefused for an unknown parameter, such as a misspelt name. Names that begin with `_` or `utm_` are
-    ignored: clients add these against caches, and proxies and links to trace requests.
+    ignored: clients add such parameters to bypass caches, and proxies and links add them to trace requests.
     """
     # Not `request.query_params`, which may be outdated: authentication removes its token from the query.
     text = request.scope["query_string"].decode("latin-1")
@@ -125,7 +125,7 @@ def check_query(request: Request, known: Sequence[Query]) -> None:
 
 
 def id_in_query(request: Request, name: str) -> UUID | None:
-    """The id of a turn in the query. Raises RequestRefused."""
+    """Returns the id of a turn in the query, or None if it is absent. Raises RequestRefused."""
     text = request.query_params.get(name)
     if text is None:
         return None
@@ -137,7 +137,7 @@ def id_in_query(request: Request, name: str) -> UUID | None:
 
 
 def flag_of(request: Request, name: str) -> bool:
-    """False if it is not in the query. Raises RequestRefused."""
+    """Returns the value of a true-or-false parameter; False if it is absent. Raises RequestRefused."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
         raise RequestRefused(f"`{name}` must be true or false.", field=name)
@@ -145,7 +145,7 @@ def flag_of(request: Request, name: str) -> bool:
 
 
 def frames_of(request: Request) -> str | None:
-    """`never`, if the client wants each delta at once. Raises RequestRefused."""
+    """Returns `never` if the client wants each delta at once, else None. Raises RequestRefused."""
     text = request.query_params.get("frames")
     if text not in {None, "never"}:
         raise RequestRefused("`frames` must be never, or be left out.", field="frames")

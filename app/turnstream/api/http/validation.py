@@ -1,4 +1,4 @@
-"""Refusals of bodies that do not fit their model: a sentence for each wrong field."""
+"""Refuses bodies that do not fit their model, with a sentence for each wrong field."""
 
 from collections.abc import Iterator, Sequence
 from types import UnionType
@@ -14,7 +14,7 @@ from turnstream.kit.requirements import requirement
 from turnstream.kit.text import storable
 
 _TAGS = ("type", "role")  # the members that distinguish the models of a union
-_MOST_ERRORS = 1000  # errors with their own sentence; each takes microseconds of the event loop
+_MOST_ERRORS = 1000  # errors that get their own sentence; a sentence takes microseconds of the event loop
 
 
 def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
@@ -22,7 +22,7 @@ def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
 
 
 def refusals(type: Any, error: ValidationError, within: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The errors of a value of this type, which is at the path `within`."""
+    """Returns a sentence for each error in a value of this type. `within` is the path of the value."""
     if (count := error.error_count()) > _MOST_ERRORS:
         place = ".".join(within)
         where = f"`{place}` must have other members" if place else "The body must have other members"
@@ -51,8 +51,8 @@ def _refusal(type: Any, problem: ErrorDetails, within: Sequence[str]) -> dict[st
 
 
 def _resolved(type: Any, location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
-    """The path of a field, and the types that its value may have. pydantic puts the tag of a union's member into the
-    location; a client sends no tags.
+    """Returns the path of a field, and the types that its value may have. pydantic's location also contains the tags of
+    union members, which a client does not send.
     """
     path: list[str] = []
     types = list(_members(type))
@@ -80,7 +80,7 @@ def _types_below(type: Any, step: str | int) -> Iterator[Any]:
 
 
 def _members(annotation: Any) -> Iterator[Any]:
-    """The types of a union, without None."""
+    """Yields the types of a union, without None."""
     if get_origin(annotation) is Annotated:
         yield from _members(get_args(annotation)[0])
     elif get_origin(annotation) in {Union, UnionType}:
@@ -95,7 +95,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _tags_of(model: Any) -> tuple[Any, ...]:
-    """The values of its tag."""
+    """Returns the values that the tag of the model may have."""
     fields = [model.model_fields.get(tag) for tag in _TAGS] if _is_model(model) else []
     kind = next((field for field in fields if field), None)
     return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()

@@ -1,4 +1,4 @@
-"""Authentication: the identity of a request, by the first of several ways that knows its credential."""
+"""Authentication: the first of several ways that recognises the credential of a request determines its identity."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -10,20 +10,20 @@ from turnstream.domain.errors import Unauthorized
 from turnstream.domain.identity import Identity
 from turnstream.kit.clock import CLOCK
 
-# The parameter for a token in an address (RFC 6750, 2.3). Such a token is cut out of the query, and kept in the state
-# of the request under this name.
+# The query parameter for a token in a URL (RFC 6750, 2.3). The server removes such a token from the query, and keeps
+# the token under this name in the state of the request.
 URL_PARAMETER: Final = "access_token"
-# Seconds during which a checked token, or the absence of tokens, is valid without a query.
+# Seconds for which a checked token, or the fact that no tokens exist, is valid without another query.
 BELIEVED = 5.0
 
-# Returns None for a request without a credential of this kind. Raises Unauthorized for an invalid credential.
+# Returns the identity, or None without a credential of this kind. Raises Unauthorized for an invalid credential.
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
-# Raises RequestRefused or Unavailable for a call of the identity that it refuses; true: the call may change something.
+# Raises RequestRefused or Unavailable to refuse a call of the identity. The flag is true if the call may change data.
 Admit = Callable[[Identity, bool], None]
-# The identity of a call that names a chat: the caller, or for a member of the chat its owner, bound to the chat. Raises
-# Forbidden for a call that the member may not make.
+# Returns the identity with which a call to a chat runs, usually that of the caller. If the caller is a member of the
+# chat, the call runs as the chat's owner, bound to the chat. Raises Forbidden for a call that the member may not make.
 FindMember = Callable[[Identity, str, UUID], Awaitable[Identity]]
-# The value that a client without a token sends, if its library requires a token.
+# The values that a client without a token sends because its library requires a token.
 _NO_TOKEN = frozenset({"", "none"})
 
 
@@ -33,13 +33,13 @@ def bearer_token(request: Request) -> str | None:
 
 
 class Authenticator:
-    """Authenticates requests by `ways`, in their order."""
+    """Authenticates a request by trying `ways` in their order."""
 
     def __init__(self, ways: Sequence[Authenticate]) -> None:
         self._ways = ways
 
     async def identity_of(self, request: Request) -> Identity:
-        """Raises Unauthorized."""
+        """Returns the identity of the request. Raises Unauthorized."""
         for way in self._ways:
             identity = await way(request)
             if identity is not None:

@@ -1,4 +1,4 @@
-"""The local owner: before the creation of the first token, the server accepts only requests of this machine."""
+"""The local owner: until the first token is created, the server accepts requests from this machine only."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from turnstream.domain.identity import LOCAL_OWNER, SCOPES, Identity
 from turnstream.storage.database import OF_REQUEST
 from turnstream.storage.owners.tokens import Tokens
 
-# Behind a proxy on this machine, all requests seem to be of this machine; these headers show the proxy.
+# Behind a proxy on this machine, every request seems to come from this machine. These headers reveal the proxy.
 _FORWARDED = (
     "forwarded",
     "via",
@@ -29,8 +29,8 @@ _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re
 
 
 class LocalMachine:
-    """Authenticates requests of this machine as the local owner, until the creation of the first token. Later the
-    server always requires tokens, even after the last token is revoked. One query serves all waiting requests.
+    """Authenticates requests from this machine as the local owner, until the first token is created. From then on the
+    server requires tokens, even after the last token is revoked. Simultaneous requests share one query.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -53,14 +53,14 @@ class LocalMachine:
         return not self._shut
 
     async def _ask(self) -> None:
-        OF_REQUEST.set(False)  # of many
+        OF_REQUEST.set(False)  # the query serves many requests
         self._shut = await self._tokens.ever_existed()
         self._open_until = time.monotonic() + BELIEVED
 
 
 def _check_local(request: Request) -> None:
-    """Raises Unauthorized for a request of another machine, with any headers, and for a browser's request on behalf of
-    a foreign page. Every program that runs the app passes the address of the peer; `Host` is only a claim.
+    """Raises Unauthorized for a request from another machine, whatever its headers claim, and for a request that a
+    browser sends on behalf of a foreign page. Every ASGI server passes the peer's address; `Host` is only a claim.
     """
     headers, peer = request.headers.items(), request.client.host if request.client else ""
     sent = dict(headers)
@@ -84,7 +84,7 @@ def _check_local(request: Request) -> None:
 def _is_loopback(address: str) -> bool:
     try:
         peer = ip_address(address)
-    except ValueError:  # no address: a Unix socket of a proxy
+    except ValueError:  # not an IP address: a proxy connects through a Unix socket
         return False
     mapped = getattr(peer, "ipv4_mapped", None)
     return (mapped or peer).is_loopback

@@ -1,4 +1,4 @@
-"""Stored tokens: bearer tokens in Postgres, looked up together and cached for seconds."""
+"""Bearer tokens in Postgres, which are looked up in batches and cached for some seconds."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from turnstream.domain.identity import Identity
 from turnstream.storage.database import OF_REQUEST
 from turnstream.storage.owners.tokens import Tokens, cell_of, is_well_formed
 
-# Seconds between two writes of the times of tokens' uses.
+# Seconds between two writes of the times at which tokens were used.
 _USES_PAUSE = 60.0
 _MOST_REMEMBERED = 10_000
 
 
 class StoredTokens:
-    """Authenticates tokens. One query at a time reads all newly arrived tokens, so that invented tokens cost at most
-    one connection. A server with a `cell` refuses unknown tokens of other cells, and names the other cell.
+    """Authenticates tokens. Only one query runs at a time, for all tokens that have arrived meanwhile, so that invented
+    tokens occupy one connection. A server with a `cell` refuses an unknown token of another cell, and names that cell.
     """
 
     def __init__(self, tokens: Tokens, cell: str | None = None) -> None:
@@ -36,7 +36,7 @@ class StoredTokens:
         return await self.of_token(token) if token is not None and is_well_formed(token) else None
 
     async def of_token(self, token: str) -> Identity:
-        """Raises Unauthorized and OfAnotherCell."""
+        """Returns the identity of a token. Raises Unauthorized and OfAnotherCell."""
         identity, until = self._known.get(token, (None, 0.0))
         if time.monotonic() >= until and is_well_formed(token):
             identity = await self._look_up(token)
@@ -50,7 +50,7 @@ class StoredTokens:
         return identity
 
     async def record_uses(self) -> None:
-        """Writes the used tokens once a minute, for ever. Raises StorageError."""
+        """Records every minute which tokens were used, and never returns. Raises StorageError."""
         while True:
             await asyncio.sleep(_USES_PAUSE)
             used, self._used = self._used, set()
@@ -61,11 +61,11 @@ class StoredTokens:
         self._asked.add(token)
         if self._next is None:
             self._next = asyncio.create_task(self._look_up_asked(self._running))
-        found = await asyncio.shield(self._next)  # others wait for it too
+        found = await asyncio.shield(self._next)  # shielded, because other requests wait for the same query
         return found.get(token)
 
     async def _look_up_asked(self, before: asyncio.Task[Mapping[str, Identity]] | None) -> Mapping[str, Identity]:
-        OF_REQUEST.set(False)  # of many; one connection at most
+        OF_REQUEST.set(False)  # the query serves many requests, with one connection at most
         if before is not None:
             await asyncio.wait({before})
         asked, self._asked = self._asked, set()

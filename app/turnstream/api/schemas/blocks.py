@@ -29,7 +29,7 @@ class UploadIn(Body):
 
 
 class PathIn(Body):
-    """A document of the library. The turn keeps its present text."""
+    """A document of the library. The turn keeps the text that the document has now."""
 
     type: Literal["path"]
     path: Storable

@@ -20,7 +20,7 @@ Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
-# The tags of a union of a text and another type, so that an error refers to only one of the two.
+# The tags of a union of a text and another type. An error then refers to only one of the two types.
 TEXT_TAG, OTHER_TAG = "(text)", "(other)"
 
 
@@ -32,7 +32,7 @@ def storable_value(value: Any) -> Any:
             return value
     except ValueError:
         pass
-    # A mistake is possible: a walk finds the position, in fifteen times the time.
+    # Some value may not be storable. A walk over all values decides, but takes fifteen times as long.
     rest: list[Any] = [value]
     while rest:
         item = rest.pop()

@@ -1,4 +1,4 @@
-"""Request models, for the validation of bodies and the OpenAPI document."""
+"""Request models, which validate bodies and describe them in the OpenAPI document."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -122,8 +122,8 @@ class NewTurn(TurnOptions):
     ] = "reject"
 
 
-class ChatSettings(Body, frozen=True):  # pydantic copies a default that can change, in depth, for each body
-    """Defaults of a chat's turns. In a change, omitted members stay, at each level, and null removes a member."""
+class ChatSettings(Body, frozen=True):  # pydantic deep-copies a mutable default for each body
+    """Defaults of a chat's turns. In a change, omitted members stay at each level, and null removes a member."""
 
     model: ModelName | None = None
     params: Params | None = None

@@ -1,4 +1,4 @@
-"""Response models, also for the OpenAPI document."""
+"""Response models, which also describe the responses in the OpenAPI document."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -129,9 +129,10 @@ class ErrorOut(BaseModel):
 
 
 class WantedOut(BaseModel):
-    """A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
-    answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-    answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
+    """A call that waits. A `client` tool waits for its result, an `approval` for the permission to run, an
+    `elicitation` for the answer to a question that a running tool asks: then `input` is the question, with a `message`,
+    and the `schema` of the answer or a `url`. A `sign_in` waits until the owner has signed in at `url` to the `server`
+    of the tool.
     """
 
     tool_use_id: str
@@ -289,7 +290,7 @@ class PathPage(BaseModel):
 
 
 class IdentityOut(BaseModel):
-    """The rights of a credential. A credential with a `chat` or `turn` reaches only that."""
+    """The rights of a credential. A credential with a `chat` or a `turn` reaches only that chat or turn."""
 
     owner: str
     scopes: list[Scope]

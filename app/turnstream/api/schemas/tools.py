@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from turnstream.api.schemas.blocks import BlockIn
 from turnstream.api.schemas.fields import Body, JsonObject, Storable, storable_value
 
-# The tag of a tool of the server, sent as its name alone.
+# The tag of an item that only names a tool of the server.
 NAME = "name"
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -27,8 +27,8 @@ class ClientToolIn(Body):
 
 
 class HttpToolIn(Body):
-    """A tool behind a URL, for this turn. `headers` may contain secrets, stored with the turn and shown as stars, or
-    names of the operator's secrets in the form `${secret:NAME}`.
+    """A tool behind a URL, for this turn. `headers` may contain secrets, which are stored with the turn and shown as
+    stars. They may also name the operator's secrets in the form `${secret:NAME}`.
     """
 
     type: Literal["http"]
@@ -43,14 +43,14 @@ class HttpToolIn(Body):
 
 
 class ProviderToolIn(Body):
-    """A tool that the provider runs (web search, code execution): its definition, passed on unchanged."""
+    """A tool that the provider runs (web search, code execution). Its definition is passed on unchanged."""
 
     type: Literal["provider"]
     definition: JsonObject
 
 
 def _kind_of(item: Any) -> str | None:
-    """The tag of an item, valid or not: errors are then about that member of the union alone."""
+    """Returns the tag of an item, which may be invalid. Errors then concern only that member of the union."""
     if isinstance(item, dict):
         kind = item.get("type")
         return kind if isinstance(kind, str) and kind != NAME else None
@@ -122,7 +122,7 @@ class RememberIn(Body):
 
 class ApproveIn(Body):
     """Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool run
-    without a question, until a revocation.
+    without a question, until the permission is revoked.
     """
 
     type: Literal["approve"]
@@ -140,8 +140,8 @@ class DenyIn(Body):
 
 
 class AnswerIn(Body):
-    """The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
-    call again, as the sign-in itself does.
+    """The answer to a question. `content` must meet the schema of the question, and is sent to the tool. To `accept` a
+    `sign_in` makes the call again, as the sign-in itself does.
     """
 
     type: Literal["answer"]

@@ -1,4 +1,4 @@
-"""The response of the streams of turns: their readers write to the connection past all tasks."""
+"""The response that streams a turn. Its reader writes to the connection without a task of its own."""
 
 import asyncio
 import random
@@ -18,9 +18,9 @@ from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
-    """Sends the frames of `reader`, after its `first` frames. If the server offers an `Outlet`, the pass over all
-    deliveries writes the frames, and the task of the request only waits for the end. On any other server, a
-    `FrameResponse` does the same with its own tasks.
+    """Sends `first`, the frames that `reader` has already returned, and then its next frames. If the server offers an
+    `Outlet`, the pass over all deliveries writes the frames, and the request's task only waits for the end. On any
+    other server, a `FrameResponse` does the same with its own tasks.
     """
 
     media_type = "text/event-stream"
@@ -63,7 +63,7 @@ class TurnResponse(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
-                first, self._first = HELLO + self._first, b""  # not kept for as long as the stream lives
+                first, self._first = HELLO + self._first, b""  # released now, because the stream may live long
                 await send({"type": "http.response.body", "body": first, "more_body": True})
                 del first
                 with outlet.used(delivery.wake, life.cancel), _Heartbeats(outlet, self._heartbeat):

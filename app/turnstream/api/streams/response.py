@@ -20,21 +20,21 @@ from turnstream.domain.identity import Identity
 from turnstream.stream.reader import PORTION
 from turnstream.telemetry import STREAMS_OPEN
 
-# The first bytes go out at once, so that proxies and clients know that the stream is open. A client reconnects after so
-# many milliseconds.
+# The first bytes are sent at once, so that proxies and clients know that the stream is open. After `retry` milliseconds
+# a disconnected client reconnects.
 HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
-_END_TIMEOUT = 1.0  # seconds to send the end of a body, at a shutdown too; a client that is stuck does not get it
+_END_TIMEOUT = 1.0  # seconds to send the end of a body, also at a shutdown; a client that does not read misses the end
 END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def headers_of(heartbeat: float) -> dict[str, str]:
-    """Returns the headers of a stream; by `heartbeat`, in seconds, a client detects a dead connection."""
+    """Returns the headers of a stream. From `heartbeat` (seconds), a client can detect a dead connection."""
     return {**HEADERS, "Turnstream-Heartbeat": f"{heartbeat:g}"}
 
 
 class OwnerStreams:
-    """The open streams on this replica, and the places that owners have taken for theirs."""
+    """The open streams on this replica, and the number of slots that each owner has taken for streams."""
 
     def __init__(self, plans: OwnerPlans) -> None:
         self._plans = plans
@@ -42,7 +42,7 @@ class OwnerStreams:
         self._open: set[OpenStream] = set()
 
     def take(self, request: Request) -> None:
-        """Reserves a slot for the stream, before any write, and releases the slot after the answer. Raises TooMany."""
+        """Reserves a slot for a stream before any write. The slot is released after the answer. Raises TooMany."""
         owner: str = request.state.identity.person
         most = self._plans.of(owner).streams
         if most is not None and self._taken[owner] >= most:
@@ -77,13 +77,13 @@ class OpenStream:
         self._scope = scope
 
     def end(self, refusal: RequestRefused | None) -> None:
-        """Ends the stream, because its credential no longer allows it. Without a refusal its reader may reconnect."""
+        """Stops the stream, because its credential no longer allows it. Without a refusal, the reader may reconnect."""
         self.refusal = refusal
         self._scope.cancel()
 
 
 def access_ended(refusal: RequestRefused) -> bytes:
-    """The last frame of a stream that ended with its credential, in the streams of this server's own protocol."""
+    """Returns the last frame of a stream with an invalid credential, in the form of this server's own protocol."""
     data = to_json({"status": refusal.status, "detail": refusal.detail})
     return b"event: access_ended\ndata: %b\n\n" % data
 
@@ -91,7 +91,7 @@ def access_ended(refusal: RequestRefused) -> bytes:
 async def end_body(
     send: Send, refusal: RequestRefused | None, last_frame: Callable[[RequestRefused], bytes] = access_ended
 ) -> None:
-    """Ends the body of an unfinished stream, also when the caller is cancelled."""
+    """Completes the body of an unfinished stream, even if the caller is cancelled."""
     with anyio.move_on_after(_END_TIMEOUT, shield=True):
         if refusal:
             await send({**END, "body": last_frame(refusal), "more_body": True})
@@ -99,11 +99,11 @@ async def end_body(
 
 
 class FrameResponse(EventSourceResponse):
-    """Sends encoded frames. The library sends the start and the end of the response and the heartbeats, and detects
+    """Sends encoded frames. sse-starlette sends the start and the end of the response and the heartbeats, and detects
     that the client has disconnected or the server shuts down.
 
-    Only public parts of the library are used: its constructor and `__call__`. The frames bypass the library, which
-    would cost 6 µs for each.
+    This class uses only public parts of sse-starlette: its constructor and `__call__`. The frames bypass sse-starlette,
+    which would take 6 µs for each frame.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class FrameResponse(EventSourceResponse):
         cuts: bool = False,
         first: bytes = HELLO,
     ) -> None:
-        """After `life` seconds the stream ends, and a live client reconnects with its cursor. A heartbeat follows every
-        `heartbeat` seconds. With `cuts` the body stays unfinished if the stream ends before its frames, for clients
-        that treat every complete body as a complete answer. `streams` has the open stream, and may end it with its
-        credential: `last_frame` then completes the body. `first` are the first bytes, for clients that do not accept a
-        `retry` alone.
+        """The stream ends after `life` seconds; a client that still reads then reconnects with its cursor. A heartbeat
+        follows every `heartbeat` seconds. With `cuts`, the body stays unfinished if the stream ends before all frames
+        are sent, because some clients treat every complete body as a complete answer. `streams` lists the open stream,
+        and may stop it when its credential becomes invalid: `last_frame` then completes the body. `first` are the first
+        bytes, for clients that do not accept a `retry` alone.
         """
         super().__init__(self._events(), headers=headers_of(heartbeat), ping=heartbeat, sep="\n")
         self._frames = frames
@@ -137,7 +137,7 @@ class FrameResponse(EventSourceResponse):
 
         async def observed_send(message: Message) -> None:
             nonlocal is_open
-            is_open = is_open and message["more_body"]  # the end is sent once, also if sending it was cancelled
+            is_open = is_open and message["more_body"]  # the end is not sent again, even if its sending was cancelled
             await send(message)
             is_open = message["type"] == "http.response.start" or message["more_body"]
 
@@ -151,16 +151,17 @@ class FrameResponse(EventSourceResponse):
                 await end_body(send, stream.refusal, self._last_frame)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        """The library's only event is the first bytes: nothing may be sent before the start of the response. Asked for
-        the next event, this sends the frames itself. The end of the body is the library's again.
+        """Yields the first bytes as the only event for sse-starlette, because nothing may be sent before the start of
+        the response. When sse-starlette asks for the next event, this generator sends the frames itself. Afterwards
+        sse-starlette sends the end of the body.
         """
         yield self._first
         send, sent = self._send, 0
         async with aclosing(self._frames) as frames:
             async for data in frames:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                # Sending does not wait for a client that reads fast or has disconnected: other tasks run in between,
-                # and the end of the connection is noticed.
+                # `send` does not wait for a client that reads fast or has disconnected. The checkpoint lets other tasks
+                # run, so that the library detects the end of the connection.
                 sent += len(data)
                 if sent >= PORTION:
                     sent = 0

@@ -45,8 +45,8 @@ async def stream_turn(request: Request) -> Response:
 
 
 async def passed_on(request: Request, turn: Turn) -> Response | None:
-    """The answer of another process of this server, if that process runs the turn: its live text then needs no write of
-    the journal, and no wait for the journal.
+    """Returns the answer of another process of this server if that process runs the turn, else None. The turn's live
+    text then needs no write of the journal, and no wait for the journal.
     """
     services = services_of(request)
     neighbours, status = services.neighbours, turn.status
@@ -66,7 +66,7 @@ def stream_response(
     caught_up: bool = False,
     unjoined: bool = False,
 ) -> Response:
-    """The turn's events after `cursor`; 204 when nothing will follow, which stops an EventSource for good."""
+    """Streams the turn's events after `cursor`, or answers 204 if nothing will follow, so that an EventSource stops."""
     if turn.role == "user":
         raise Conflict("A user turn has no stream; name the assistant turn that answers it.")
     directory, view = services.live.directory, services.live.directory.view(turn)
@@ -84,7 +84,7 @@ def stream_response(
 def requested_cursor(
     request: Request, parse: Callable[[str], AnyCursor], start: Start
 ) -> tuple[str, AnyCursor | Start]:
-    """The name of the field that has the cursor, and the cursor; `start` if there is none. Raises BadRequest."""
+    """Returns the field of the cursor, and the cursor, or `start` if the request has no cursor. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),

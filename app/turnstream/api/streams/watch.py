@@ -1,4 +1,4 @@
-"""The watch over open streams: each is authenticated again every few seconds, and ends with its credential."""
+"""Watches open streams. Checks their credentials every few seconds, and stops streams with an invalid credential."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from turnstream.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
 
-# Seconds between two checks of a stream. With the cache time of tokens, an invalid stream ends within ten seconds.
+# Seconds between two checks of a stream. Tokens are cached too, so a stream ends within ten seconds of a revocation.
 PAUSE = 5.0
-# Streams of one check, with one query for their tokens. The event loop is free in between.
+# Streams that are checked together, with one query for their tokens. Between two checks, the event loop is free.
 _PORTION = 100
-# Seconds for the function of an embedding program.
+# Limit in seconds for a check, which may call the authentication function of an embedding program.
 _TIMEOUT = 5.0
 
 
@@ -25,7 +25,7 @@ class StreamWatch:
         self._streams = streams
 
     async def run(self) -> None:
-        """Watches without end."""
+        """Checks all open streams again and again, and never returns."""
         while True:
             await asyncio.sleep(PAUSE)
             streams = self._streams.all()
@@ -34,8 +34,8 @@ class StreamWatch:
 
 
 async def _check(stream: OpenStream) -> None:
-    """Ends a stream that its credential no longer allows. Without a check, the stream continues until the credential
-    expires.
+    """Stops a stream that its credential no longer allows. If the check itself is impossible, the stream continues
+    until the credential expires.
     """
     owner, request = stream.identity.owner, stream.request
     try:
@@ -46,7 +46,7 @@ async def _check(stream: OpenStream) -> None:
                 raise Forbidden("Your membership of this chat has ended.")
             stream.end(Unauthorized("The credential of the request now belongs to another owner."))
     except OfAnotherCell:
-        stream.end(None)  # a proxy leads the reader there
+        stream.end(None)  # a proxy leads the reader to the other cell
     except (Unauthorized, Forbidden) as error:
         stream.end(error)
     except Exception as error:

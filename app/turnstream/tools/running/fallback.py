@@ -1,4 +1,4 @@
-"""The fallback of a failed tool: the check whether it can replace the tool, its input, and the joint outcome."""
+"""The fallback of a failed tool: checks whether it can replace the tool, makes its input, and joins the outcomes."""
 
 import json
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from turnstream.tools.schemas import InputSchema
 from turnstream.tools.tool import Outcome, Tool
 
 _REASONS = {"error": "failed", "timeout": "ran out of time", "unavailable": "is not available"}
-FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback replaces
-_MOST_SHOWN = 500  # characters of a changed input
+FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome after which a fallback runs
+_MOST_SHOWN = 500  # characters that the model sees of a changed input
 
 _Schema = Mapping[str, Any]
 
 
 def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
-    """The reason why the fallback of a tool, if any, cannot replace the tool. A call may run early, twice or without an
-    approval only if both tools allow that.
+    """Returns the reason why the fallback of a tool cannot replace the tool; None if it can, or if there is no
+    fallback. A call may run early, run twice or run without an approval only if both tools allow that.
     """
     name, fallback = tool.spec.name, tool.policy.stand_in
     if fallback is None:
@@ -37,7 +37,7 @@ def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
 
 
 def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The input of a fallback for a call with the input `sent`. A function of the program may raise any exception."""
+    """Returns the fallback's input for a call with the input `sent`. A program's function may raise any exception."""
     if callable(fallback.input):
         return {**fallback.input(sent), **fallback.add}
     if fallback.input is None:
@@ -46,7 +46,7 @@ def input_of(fallback: Fallback, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_json: str | None = None) -> Outcome:
-    """The outcome of a failed call and of its fallback. `input_json` is the input of the fallback, if changed."""
+    """Joins the outcomes of a failed call and of its fallback. `input_json` is the fallback's input, if changed."""
     note: dict[str, Any] = {"tool": fallback.tool, "because": first.kind}
     called = ""
     if input_json is not None:
@@ -67,7 +67,7 @@ def with_fallback(first: Outcome, fallback: Fallback, second: Outcome, input_jso
 
 
 def _misfit(fallback: Fallback, first: _Schema, second: _Schema) -> str | None:
-    """The reason why no input of `first` is valid for `second`. None if an input is valid, or in case of doubt."""
+    """Returns the reason why no input of `first` is valid for `second`; None if an input is valid, or in doubt."""
     known, needed, takes = _members(first), _required(first), _members(second)
     for name, value in fallback.add.items():
         if name not in takes and _is_closed(second):
@@ -116,7 +116,7 @@ def _is_closed(schema: _Schema) -> bool:
 
 
 def _types(schema: Any) -> frozenset[str]:
-    """The JSON types that a schema names; empty without types."""
+    """Returns the JSON types that a schema names; empty if it names no types."""
     match schema:
         case {"type": str(one)}:
             return frozenset({one})

@@ -1,5 +1,5 @@
-"""The size of a result: the model gets the beginning of a long text, and the rows keep the text. Files that no model
-can read become text. Data for clients has a limit.
+"""Limits the size of a result. The model gets the beginning of a long text, and the rows keep more of the text. Files
+that no model can read become text. Data for clients has a limit.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from turnstream.tools.policy import Policy
 from turnstream.tools.serialize import serialize
 from turnstream.tools.tool import File, Outcome, OutcomePart
 
-# Limits of one result: a request holds many results, and a provider limits the whole request.
+# Limits for each result, because a request holds many results, and a provider limits the whole request.
 MOST_FILES = 20
-MOST_LARGE_FILES = 4  # of the largest allowed size
+MOST_LARGE_FILES = 4  # all files together have at most this many times the largest size of a file
 MOST_DATA = 100_000  # characters of JSON for clients
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Limits in characters: `shown` for the model, `kept` of a longer text in rows. A file has up to `file` bytes."""
+    """The model gets up to `shown` characters, and the rows keep up to `kept`. A file has up to `file` bytes."""
 
     shown: int
     kept: int
@@ -35,9 +35,9 @@ class Sizes:
 
 
 def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) -> Outcome:
-    """Cuts an outcome to its limits. In a cut outcome, all text comes before the files.
+    """Truncates an outcome to its limits. In a truncated outcome, all text comes before the files.
 
-    `tools` are the names that the model may call. If `read_result` is one of these, the text explains how to read on.
+    `tools` are the names that the model may call. If they include `read_result`, the text explains how to read on.
     """
     outcome = outcome if outcome.data is None else _fit_data(outcome)
     more = tuple(_fit_files(outcome.more, sizes.file))
@@ -65,7 +65,7 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
 
 
 def _fit_data(outcome: Outcome) -> Outcome:
-    """Converts the data for clients to plain JSON values, or omits data that is too long or no JSON."""
+    """Converts the data for clients to plain JSON values. Omits data that is too long or is not JSON."""
     try:
         data = serialize(outcome.data, "json")
         if len(data) <= MOST_DATA:

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _SHORTEST_NOTED_WAIT = 1.0  # seconds
 
 
-# The name; for a declared tool of a request also its URL and the owner.
+# The name of a tool; if a request declared the tool, also its URL and the owner.
 _Key = tuple[str, str | None, str | None]
 
 
@@ -34,7 +34,7 @@ class ToolState:
 
 
 class ToolStates:
-    """A state for each running or recently failed tool; about `limit` states for failed tools of requests."""
+    """Keeps a state for each running or recently failed tool, up to about `limit` states for tools of requests."""
 
     def __init__(self, clock: Callable[[], float], limit: int = 1000) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class ToolStates:
 
     @contextmanager
     def of(self, spec: ToolSpec, policy: Policy, owner: str) -> Iterator[ToolState]:
-        """The state of a tool, for the duration of one call."""
+        """Yields the state of a tool, for the duration of one call."""
         key = (spec.name, None, None) if spec.http is None else (spec.name, spec.http.url, owner)
         state = self._states.pop(key, None)
         if state is None:
@@ -91,7 +91,7 @@ class TimeLimit:
         return asking
 
     async def wait(self, task: asyncio.Task[Try]) -> None:
-        """Waits for the end of the task or of its time."""
+        """Waits until the task is done or its time is up."""
         while not task.done() and (self._asking or self._left > 0):
             start, asking = monotonic(), self._asking
             self._changed.clear()
@@ -106,7 +106,7 @@ class TimeLimit:
 
 
 class Limiter:
-    """Runs a call in one of `slots`, or of `declared` for a tool that a request declared. A cancelled tool has
+    """Runs a call in one of `slots`; if a request declared the tool, in one of `declared`. A cancelled tool has
     `patience` seconds to stop; then the limiter abandons it.
     """
 
@@ -122,16 +122,16 @@ class Limiter:
         self._abandoned: set[asyncio.Task[Try]] = set()
 
     async def call(self, tool: Tool, input_json: str, context: ToolContext) -> Outcome:
-        """Calls a tool within its limits. Raises only CancelledError, after the end or the abandonment of the tool."""
+        """Calls a tool within its limits. Raises only CancelledError, after the tool has stopped or was abandoned."""
         notes: Notes = {}
         owner = context.owner
         with self._states.of(tool.spec, tool.policy, owner) as state:
             if (wait := state.circuit.wait(owner)) is None:
                 start = self._clock()
-                # The tool's own slot comes first, so that a waiting call blocks no other tool.
+                # The call waits for the tool's own slot first, so that a waiting call blocks no other tool.
                 slots = self._slots if tool.spec.http is None else self._declared
                 own = nullcontext() if state.slots is None else state.slots.slot(owner)
-                # A job has a slot of its runner, because a job may take hours.
+                # A job uses a slot of its runner instead, because a job may take hours.
                 async with own, nullcontext() if tool.policy.background else slots.slot(owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class Slots:
-    """`most` slots. A free slot goes to the waiting owner with the fewest calls. With `reserved`, an owner may have at
-    most as many running calls as there are free slots: of 64 slots, the first owner gets 32, the next 16. So a slot
-    remains for another owner, however long calls take.
+    """A pool of `most` slots. A free slot goes to the waiting owner with the fewest running calls. With `reserved`, an
+    owner may have at most as many running calls as there are free slots: of 64 slots, the first owner gets 32 and the
+    next owner 16. So a slot remains for another owner, however long calls take.
     """
 
     def __init__(self, most: int, *, reserved: bool = False) -> None:
@@ -20,7 +20,7 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
-        """Waits for a slot of the owner, and releases the slot at the end of the block."""
+        """Waits for a slot for the owner, and releases the slot at the end of the block."""
         if owner not in self._waiting and self._may_take(owner):
             self._take(owner)
         else:
@@ -55,7 +55,7 @@ class Slots:
         if not self._running[owner]:
             del self._running[owner]
         while owners := [each for each in self._waiting if self._may_take(each)]:
-            # Of several owners with equally few calls, the first in the dict has waited longest.
+            # If several owners have equally few calls, the first owner in the dict has waited longest.
             next_owner = min(owners, key=lambda each: self._running[each])
             granted = self._waiting[next_owner][0]
             self._forget(next_owner, granted)
@@ -66,4 +66,4 @@ class Slots:
         queue = self._waiting.pop(owner)
         queue.remove(granted)
         if queue:
-            self._waiting[owner] = queue  # behind the others
+            self._waiting[owner] = queue  # moves the owner behind the others

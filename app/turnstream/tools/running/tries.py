@@ -1,4 +1,4 @@
-"""Tries of a tool: harmless retries, and every failure as an outcome."""
+"""Runs the tries of a tool: repeats a call only if that is harmless, and converts every failure to an outcome."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUna
 log = structlog.get_logger(__name__)
 
 Notes = dict[str, Any]
-# Seconds to wait before a retry, by its number from 1.
+# Returns the seconds to wait before a retry. Retries are numbered from 1.
 Backoff = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """`broke`: the tool failed without reporting the failure on purpose, or a service of the tool is unavailable."""
+    """One try. It `broke` if the tool failed without reporting that on purpose, or if a service is unavailable."""
 
     outcome: Outcome
     broke: bool = False
@@ -32,7 +32,7 @@ def short_backoff(retry: int) -> float:
 
 
 async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes, pause: Backoff) -> Try:
-    """Tries a tool until a success or an intended error, at most 1 + `retries` times. Returns the last try."""
+    """Calls a tool up to 1 + `retries` times, until a success or an intended error. Returns the last try."""
     retries = tool.policy.retries if repeatable(tool.spec) else 0
     tries = 0
     while True:
@@ -41,7 +41,7 @@ async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes,
         # Some tools turn their cancellation into an error, and must not start again.
         if not last.broke or tries > retries or last.outcome.kind == "timeout" or is_cancelled():
             break
-        notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
+        notes["retries"] = tries  # noted now, because a timeout or a cancellation may stop the next try
         log.warning("tool.retry", retry=tries)
         await asyncio.sleep(pause(tries))
     if last.broke and tries > 1:
@@ -60,7 +60,7 @@ async def try_once(tool: Tool, input_json: str, context: ToolContext) -> Try:
         text = storable(str(error)) or f"The tool {tool.spec.name} failed."
         return Try(Outcome(text, kind="unavailable" if away else "error"), broke=away)
     except asyncio.CancelledError:
-        raise  # the limiter determines the cancelled task
+        raise  # the limiter finds out which task was cancelled
     except BaseException as error:  # noqa: BLE001, asyncio ends the process after KeyboardInterrupt and SystemExit
         return broken(tool, error)
 
@@ -72,6 +72,6 @@ def is_cancelled() -> bool:
 
 
 def broken(tool: Tool, error: BaseException) -> Try:
-    """The model sees only the class of the error, because the message may contain secrets."""
+    """Makes the try of a tool that raised `error`. The model sees only the error's class: the text may have secrets."""
     log.error("tool.failed", exc_info=error)
     return Try(Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", kind="error"), broke=True)
