@@ -2,19 +2,18 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from turnstream.api.http.connection import OUTLET, Outlet
-from turnstream.api.streams.response import END, HELLO, FrameResponse, OpenStream, OwnerStreams, end_body, headers_of
+from turnstream.api.streams.response import END, HELLO, FrameResponse, OwnerStreams, end_body, headers_of
 from turnstream.stream.delivery import Deliveries, Delivery
 from turnstream.stream.reader import TurnReader
-from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
@@ -58,16 +57,18 @@ class TurnResponse(Response):
 
     async def _deliver(self, outlet: Outlet, scope: Scope, send: Send) -> None:
         delivery = Delivery(self._deliveries, self._reader, outlet)
-        life = anyio.move_on_after(self._life * random.uniform(0.9, 1.1))  # noqa: S311, as in `FrameResponse`
-        stream, is_whole = OpenStream(Request(scope), life), False
+        life = self._life * random.uniform(0.9, 1.1)  # noqa: S311, as in `FrameResponse`
+        stream, is_whole = self._streams.opened(Request(scope), delivery.stop), False
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
-                first, self._first = HELLO + self._first, b""  # not kept for as long as the stream lives
+            with stream:
+                first = HELLO + self._first
+                del self._first, self.raw_headers  # else they would be kept for as long as the stream lives
                 await send({"type": "http.response.body", "body": first, "more_body": True})
                 del first
-                with outlet.used(delivery.wake, life.cancel), _Heartbeats(outlet, self._heartbeat):
+                with _Timers(outlet, self._heartbeat, life, delivery.stop), outlet.used(delivery.wake, delivery.stop):
                     await delivery.run()
+            if self._reader.done:
                 await send(END)
                 is_whole = True
         finally:
@@ -75,19 +76,23 @@ class TurnResponse(Response):
                 await end_body(send, stream.refusal)
 
 
-class _Heartbeats:
-    """Sends a comment every `pause` seconds, like sse-starlette. A client with unread data needs no comment."""
+class _Timers:
+    """Sends a comment every `pause` seconds, like sse-starlette, and calls `stop` after `life` seconds. A client with
+    unread data needs no comment.
+    """
 
-    __slots__ = ("_outlet", "_pause", "_timer")
+    __slots__ = ("_life", "_outlet", "_pause", "_timer")
 
-    def __init__(self, outlet: Outlet, pause: float) -> None:
+    def __init__(self, outlet: Outlet, pause: float, life: float, stop: Callable[[], None]) -> None:
         self._outlet = outlet
         self._pause = pause
+        self._life = asyncio.get_running_loop().call_later(life, stop)
 
     def __enter__(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._pause, self._beat)
 
     def __exit__(self, *_error: object) -> None:
+        self._life.cancel()
         self._timer.cancel()
 
     def _beat(self) -> None:

@@ -2,9 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
+from typing import Self
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -58,28 +59,36 @@ class OwnerStreams:
     def all(self) -> Sequence["OpenStream"]:
         return tuple(self._open)
 
-    @contextmanager
-    def opened(self, stream: "OpenStream") -> Iterator[None]:
-        self._open.add(stream)
-        try:
-            yield
-        finally:
-            self._open.discard(stream)
+    def opened(self, request: Request, stop: Callable[[], None]) -> "OpenStream":
+        """Returns a context in which `all` has the stream. `stop` interrupts the stream."""
+        return OpenStream(request, stop, self._open)
 
 
 class OpenStream:
     """A stream that is being sent, and the request that it answers."""
 
-    def __init__(self, request: Request, scope: anyio.CancelScope) -> None:
+    __slots__ = ("_all", "_stop", "identity", "refusal", "request")
+
+    def __init__(self, request: Request, stop: Callable[[], None], all_open: "set[OpenStream]") -> None:
         self.request = request
         self.identity: Identity = request.state.identity
         self.refusal: RequestRefused | None = None
-        self._scope = scope
+        self._stop = stop
+        self._all = all_open
+
+    def __enter__(self) -> Self:
+        self._all.add(self)
+        STREAMS_OPEN.inc()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._all.discard(self)
+        STREAMS_OPEN.dec()
 
     def end(self, refusal: RequestRefused | None) -> None:
         """Ends the stream, because its credential no longer allows it. Without a refusal its reader may reconnect."""
         self.refusal = refusal
-        self._scope.cancel()
+        self._stop()
 
 
 def access_ended(refusal: RequestRefused) -> bytes:
@@ -142,9 +151,9 @@ class FrameResponse(EventSourceResponse):
             is_open = message["type"] == "http.response.start" or message["more_body"]
 
         life = anyio.move_on_after(self._life)
-        stream = OpenStream(Request(scope), life)
+        stream = self._streams.opened(Request(scope), life.cancel)
         try:
-            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
+            with stream, life:
                 await super().__call__(scope, receive, observed_send)
         finally:
             if is_open and (stream.refusal or not self._cuts):
