@@ -94,6 +94,12 @@ class Outlet:
             self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
+def outlet_of(scope: Scope) -> Outlet | None:
+    """Returns None on any other server, and for a HEAD request, whose response has no body."""
+    outlet: Outlet | None = scope.get("extensions", {}).get(OUTLET, {}).get("outlet")
+    return None if scope["method"] == "HEAD" else outlet
+
+
 class Connection(HttpToolsProtocol):
     """A connection with limits. A head that is too long gets 431. The server disconnects a client that does not send
     its request in time, or that reads nothing for `stall` seconds; such a client can reconnect with its cursor. Beyond
