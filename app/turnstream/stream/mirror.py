@@ -27,9 +27,13 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Queries once per tick until it is cancelled. The tick includes the query; a pause follows a slow query."""
+        """Queries once per tick until it is cancelled. The tick includes the query; a pause follows a slow query. While
+        no reader follows a remote turn, there is no tick.
+        """
         loop = asyncio.get_running_loop()
         while True:
+            while not self._directory.mirrored():
+                await self._directory.mirroring.wait()
             start = loop.time()
             try:
                 await self.look()
@@ -38,7 +42,7 @@ class Mirror:
             await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
 
     async def look(self) -> None:
-        """Does one tick. Without readers of remote turns there is no query."""
+        """Does one tick."""
         self._ticks += 1
         everyone = self._ticks % _TICKS_OF_WAITING == 0
         mirrored = self._directory.mirrored()
