@@ -20,6 +20,7 @@ from tests.bench.start import start
 from tests.bench.storage import storage
 from tests.bench.tracing_cost import tracing_cost
 from tests.bench.trials import Trial
+from tests.bench.workers import workers
 
 RECOVERY = ("median", "worst", "target")
 REMOTE = ("on the owner", "on the other", "difference", "target")
@@ -36,6 +37,7 @@ HOSTILE = ("alone", "with all attacks", "target")
 OVERLOAD = ("", "target")
 STORAGE = ("2 deltas", "1,000 deltas", "for a byte of text")
 REPLICAS = ("one server", "two replicas")
+WORKERS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ def whole() -> Programme:
             Trial("overload", f"{SECONDS} seconds of arrivals at twice the capacity", OVERLOAD, overload(SECONDS)),
             Trial("storage", "bytes that a turn leaves in Postgres, and its CPU", STORAGE, storage(200, 1000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
+            Trial(
+                "workers",
+                "CPU for which no turn of the replica is the cause",
+                tuple(f"{count} replicas" for count in WORKERS),
+                workers(WORKERS, 10),
+            ),
         ),
     )
 

@@ -12,8 +12,12 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from starlette.applications import Starlette
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
+from turnstream.api.http.connection import Connection
 from turnstream.storage import driver
 from turnstream.storage.driver import is_in_transaction, terminate
 from turnstream.storage.hosts import open_connection
@@ -92,3 +96,9 @@ def test_the_protocol_of_uvicorn_has_the_steps_that_a_connection_extends() -> No
     ):
         assert callable(getattr(HttpToolsProtocol, name)), name
     assert asyncio.iscoroutinefunction(RequestResponseCycle.send)
+
+
+async def test_a_connection_has_few_enough_members_to_share_their_names_with_others() -> None:
+    connection = Connection(Config(Starlette()), ServerState(), {}, stall=1.0, most=1)
+    connection.on_message_begin()
+    assert len(vars(connection)) <= 30, "beyond this number CPython copies the names for each instance"

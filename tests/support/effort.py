@@ -1,8 +1,8 @@
 """The amount of work in tests that find more the longer they run.
 
-`make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has all
-modules of the core, half of the others, and a quarter of the full tests. FULL_TESTS=all has all tests. Each day has
-another part of each, and of long parameter tables (`share`). TESTS_DAY=N repeats the selection of day N.
+`make test` has the tests without a database, and a sixth of the other modules. FULL_TESTS=1, as in `.ci/run`, has half
+of the core's modules, a quarter of the others, and an eighth of the full tests. FULL_TESTS=all has all tests. Each day
+has another part of each, and of long parameter tables (`share`). TESTS_DAY=N repeats the selection of day N.
 """
 
 import os
@@ -17,11 +17,13 @@ FULL = os.environ.get("FULL_TESTS", "") in {"1", "all"}
 ALL = os.environ.get("FULL_TESTS") == "all"
 DAY = int(os.environ.get("TESTS_DAY") or time() // 86_400)
 os.environ["TESTS_DAY"] = str(DAY)  # the workers use the same day, even after midnight
-DAYS: Final = 4  # days, with a run each, for all full tests
+DAYS: Final = 8  # days, with a run each, for all full tests
 _PLAIN_DAYS: Final = 6  # the same of `make test` for all modules
 _ALWAYS: Final = ("contracts/", "unit/")
 _OF_THE_CORE: Final = ("faults/", "integration/")
-_OTHER_DAYS: Final = 2  # that runs of FULL_TESTS=1 take for all modules of extensions and distributions
+# The same of FULL_TESTS=1 for all modules of the core, and for all modules of extensions and distributions.
+_CORE_DAYS: Final = 2
+_OTHER_DAYS: Final = 4
 
 
 def tries(most: int) -> int:
@@ -42,7 +44,7 @@ def is_of_the_day(name: str) -> bool:
 
 def is_of_a_plain_run(name: str) -> bool:
     """Whether this run has the module of tests with this name, if it is no full one."""
-    if ALL or name.startswith(_ALWAYS) or (FULL and name.startswith(_OF_THE_CORE)):
+    if ALL or name.startswith(_ALWAYS):
         return True
-    days = _OTHER_DAYS if FULL else _PLAIN_DAYS
+    days = _PLAIN_DAYS if not FULL else _CORE_DAYS if name.startswith(_OF_THE_CORE) else _OTHER_DAYS
     return crc32(name.encode()) % days == DAY % days

@@ -51,32 +51,45 @@ class Delivery:
     its cursor, and later gets fewer, longer deltas.
     """
 
-    __slots__ = ("_deliveries", "_is_woken", "_reader", "_sink", "_stopped", "crowd")
-    _stopped: asyncio.Future[None]
+    __slots__ = ("_deliveries", "_is_stopped", "_is_woken", "_reader", "_renewal", "_sink", "_waits", "crowd")
 
     def __init__(self, deliveries: Deliveries, reader: TurnReader, sink: Sink) -> None:
         self._deliveries = deliveries
         self._reader = reader
         self._sink = sink
-        self._is_woken = False
+        self._is_woken = self._is_stopped = False
+        self._waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._renewal: asyncio.Task[None] | None = None
         self.crowd: Crowd | None = None
 
     async def run(self) -> None:
-        """Delivers until the turn has ended. The caller's task waits meanwhile. If the view no longer has a writer,
-        another view replaces it, perhaps after a query.
+        """Delivers until the turn has ended, or until `stop`. The caller's task waits meanwhile. If the view no longer
+        has a writer, another view replaces it, perhaps after a query.
         """
         reader, loop = self._reader, asyncio.get_running_loop()
-        while not reader.done:
-            view, self._stopped = reader.view, loop.create_future()
-            self.wake()
-            try:
-                await self._stopped
-            finally:
-                view.wakeup.forget(self.wake)
-                if self.crowd is not None:
-                    self.crowd.remove(self)
-            if not reader.done:
-                await reader.renew()
+        try:
+            while not (reader.done or self._is_stopped):
+                view, self._waits = reader.view, loop.create_future()
+                self.wake()
+                try:
+                    await self._waits
+                finally:
+                    view.wakeup.forget(self.wake)
+                    if self.crowd is not None:
+                        self.crowd.remove(self)
+                if not reader.done:
+                    self._renewal = loop.create_task(reader.renew())
+                    await self._renewal
+        except asyncio.CancelledError:
+            if not self._is_stopped:
+                raise
+
+    def stop(self) -> None:
+        """Ends `run`, at once or as soon as it begins."""
+        self._is_stopped = True
+        self._waits.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
 
     def wake(self) -> None:
         """Schedules a delivery. Called when there may be more events, and when the sink becomes writable."""
@@ -87,7 +100,7 @@ class Delivery:
     def deliver(self, _most: int) -> int:
         """Writes one portion of the due events, and returns 1. The next pass continues with the rest."""
         self._is_woken = False
-        if self._stopped.done():
+        if self._waits.done():
             return 1
         reader, sink = self._reader, self._sink
         try:
@@ -100,11 +113,11 @@ class Delivery:
                     return 1
             stops = reader.done or not reader.fed
         except Exception as error:  # noqa: BLE001, one reader of many must not take the others with it
-            self._stopped.set_exception(error)
+            self._waits.set_exception(error)
             return 1
         wakeup = reader.view.wakeup
         if stops:
-            self._stopped.set_result(None)
+            self._waits.set_result(None)
         elif wakeup.has_waiters and reader.shares and reader.is_current:
             self._join()
         else:
@@ -121,7 +134,7 @@ class Delivery:
 
     def take(self, frames: bytes, reader: TurnReader) -> None:
         """Writes `frames`, which the crowd's `reader` has found. Without frames, the delivery leaves the crowd."""
-        if self._stopped.done() or self.crowd is None:
+        if self._waits.done() or self.crowd is None:
             return
         try:
             if frames and self._sink.is_writable:
@@ -129,7 +142,7 @@ class Delivery:
                 self._reader.advance_to(reader)
                 return
         except Exception as error:  # noqa: BLE001, as above
-            self._stopped.set_exception(error)
+            self._waits.set_exception(error)
         self.crowd.remove(self)
         self.wake()
 

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 from turnstream.domain.turns import Turn
 from turnstream.stream.live import LiveView
+from turnstream.stream.wakeup import Wakeup
 
 
 class Directory:
@@ -15,6 +16,7 @@ class Directory:
         self._owners: dict[UUID, str] = {}
         # Weak: a mirrored view lives as long as its readers.
         self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
+        self.mirroring = Wakeup()  # `mirrored` has a new view
 
     def here(self) -> Sequence[LiveView]:
         """Returns the views of all turns that run on this replica."""
@@ -50,6 +52,7 @@ class Directory:
             return view
         if not turn.ended:
             self._mirrored[turn.id], view.provisional = view, True
+            self.mirroring.notify()
         return view
 
     def is_fed(self, view: LiveView) -> bool:

@@ -27,9 +27,13 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Queries once per tick until cancelled. The tick includes the query; a slow query is followed by a pause."""
+        """Queries once per tick until cancelled. The tick includes the query; a slow query is followed by a pause. While
+        no reader follows a remote turn, there are no ticks.
+        """
         loop = asyncio.get_running_loop()
         while True:
+            while not self._directory.mirrored():
+                await self._directory.mirroring.wait()
             start = loop.time()
             try:
                 await self.look()
@@ -38,7 +42,7 @@ class Mirror:
             await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
 
     async def look(self) -> None:
-        """Runs one tick. Makes no query if this replica has no readers of remote turns."""
+        """Runs one tick."""
         self._ticks += 1
         everyone = self._ticks % _TICKS_OF_WAITING == 0
         mirrored = self._directory.mirrored()

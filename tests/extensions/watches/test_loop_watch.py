@@ -1,4 +1,5 @@
 import asyncio
+import os
 import threading
 from pathlib import Path
 from time import perf_counter
@@ -57,16 +58,20 @@ async def test_a_function_that_blocks_the_loop_is_named_in_a_metric_and_the_log(
 
 async def test_a_loop_that_waits_for_a_processor_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures show that other processes used the processor all the time."""
-    looked = threading.Event()
+    looked, watched, figures_of = threading.Event(), list[int](), loop_watch._figures_of
 
-    def without(native: int) -> float:
-        assert native == threading.main_thread().native_id
+    def opened(native: int) -> int | None:
+        watched.append(native)
+        return figures_of(native)
+
+    def without(_figures: int | None) -> float:
         return perf_counter()
 
     def look(*arguments: Any) -> str:
         looked.set()
         return HERE
 
+    monkeypatch.setattr(loop_watch, "_figures_of", opened)
     monkeypatch.setattr(loop_watch, "_seconds_without_processor", without)
     monkeypatch.setattr(loop_watch, "_place", look)
     before = count(HERE)
@@ -74,13 +79,18 @@ async def test_a_loop_that_waits_for_a_processor_is_not_held(monkeypatch: pytest
         assert looked.wait(60)
     await asyncio.to_thread(watch._thread.join, 10)
     assert count(HERE) == before
+    assert watched == [threading.main_thread().native_id]
 
 
 def test_linux_counts_the_time_without_a_processor() -> None:
-    seconds = loop_watch._seconds_without_processor(threading.get_native_id())
-    assert seconds >= 0
-    assert (seconds > 0) == Path("/proc/self/schedstat").exists()
-    assert loop_watch._seconds_without_processor(0) == 0
+    figures = loop_watch._figures_of(threading.get_native_id())
+    assert (figures is not None) == Path("/proc/self/schedstat").exists()
+    first = loop_watch._seconds_without_processor(figures)
+    assert (first > 0) == (figures is not None)
+    assert loop_watch._seconds_without_processor(figures) >= first, "an open file has the newest figures"
+    if figures is not None:
+        os.close(figures)
+    assert loop_watch._seconds_without_processor(loop_watch._figures_of(0)) == 0
 
 
 async def test_the_watch_ends_with_its_block() -> None:

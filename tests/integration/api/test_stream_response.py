@@ -57,6 +57,13 @@ class Connection:
             self.sent.clear()
             await self.sent.wait()
 
+    def disconnect(self) -> None:
+        self.disconnected.set()
+
+    @property
+    def get(self) -> dict[str, Any]:
+        return GET
+
     @property
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.messages)
@@ -64,6 +71,34 @@ class Connection:
     @property
     def is_complete(self) -> bool:
         return not self.messages[-1].get("more_body", True)
+
+
+class Outlet(Connection):
+    """A connection with the direct path around its `send`."""
+
+    is_writable = True
+    on_writable: Callable[[], None]
+    on_end: Callable[[], None]
+
+    @contextmanager
+    def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+        self.on_writable, self.on_end = on_writable, on_end
+        yield
+
+    def write(self, data: bytes) -> None:
+        assert self.is_writable
+        self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
+        self.sent.set()
+
+    def disconnect(self) -> None:
+        self.on_end()
+
+    @property
+    def get(self) -> dict[str, Any]:
+        return {**GET, "extensions": {OUTLET: {"outlet": self}}}
+
+
+both = pytest.mark.parametrize("kind", [Connection, Outlet])
 
 
 class Frames:
@@ -86,10 +121,11 @@ class Frames:
             self.closed = True
 
 
-async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end() -> None:
-    connection = Connection()
+@both
+async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end(kind: type[Connection]) -> None:
+    connection = kind()
     await FrameResponse(Frames(3)(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
-        GET, connection.receive, connection.send
+        connection.get, connection.receive, connection.send
     )
     assert [message["type"] for message in connection.messages] == ["http.response.start", *["http.response.body"] * 5]
     assert [message["body"] for message in connection.messages[1:]] == [HELLO, BLOCK, BLOCK, BLOCK, b""]
@@ -101,10 +137,11 @@ async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end()
     assert b"content-length" not in headers
 
 
-async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
-    connection = Connection()
+@both
+async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame(kind: type[Connection]) -> None:
+    connection = kind()
     response = FrameResponse(Frames(1, "silence")(), life=60, heartbeat=0.01, streams=OwnerStreams(NO_LIMIT))
-    streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
+    streaming = asyncio.create_task(response(connection.get, connection.receive, connection.send))
     await connection.wait_for(b": ping - ")
     assert connection.body.startswith(HELLO + BLOCK)
     assert b"\r" not in connection.body
@@ -112,48 +149,54 @@ async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
     await asyncio.gather(streaming, return_exceptions=True)
 
 
+@both
 @pytest.mark.parametrize("cuts", [False, True])
-async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool) -> None:
-    connection, frames = Connection(), Frames(1, "silence")
+async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool, kind: type[Connection]) -> None:
+    connection, frames = kind(), Frames(1, "silence")
     response = FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(NO_LIMIT), cuts=cuts)
-    await response(GET, connection.receive, connection.send)
+    await response(connection.get, connection.receive, connection.send)
     assert frames.closed
     assert connection.body == HELLO + BLOCK
     assert connection.is_complete is not cuts
 
 
+@both
 @pytest.mark.parametrize("cuts", [False, True])
-async def test_frames_that_end_by_themselves_are_a_complete_body(cuts: bool) -> None:
-    connection = Connection()
+async def test_frames_that_end_by_themselves_are_a_complete_body(cuts: bool, kind: type[Connection]) -> None:
+    connection = kind()
     await FrameResponse(Frames(1)(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT), cuts=cuts)(
-        GET, connection.receive, connection.send
+        connection.get, connection.receive, connection.send
     )
     assert connection.is_complete
 
 
-async def test_a_client_that_disconnects_ends_the_stream_at_once() -> None:
-    connection, frames = Connection(), Frames(1, "silence")
+@both
+async def test_a_client_that_disconnects_ends_the_stream_at_once(kind: type[Connection]) -> None:
+    connection, frames = kind(), Frames(1, "silence")
     response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))
-    streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
+    streaming = asyncio.create_task(response(connection.get, connection.receive, connection.send))
     await connection.wait_for(BLOCK)
-    connection.disconnected.set()
+    connection.disconnect()
     await streaming
     assert frames.closed
 
 
-async def test_little_is_made_for_a_client_that_disconnects_in_the_middle_of_a_long_text() -> None:
-    connection, made = Connection(), 0
+@both
+async def test_little_is_made_for_a_client_that_disconnects_in_the_middle_of_a_long_text(
+    kind: type[Connection],
+) -> None:
+    connection, made = kind(), 0
 
     async def frames() -> AsyncGenerator[bytes, None]:
         nonlocal made
         while made < 1000:  # none of them waits
             made += 1
             if made == 3:
-                connection.disconnected.set()
+                connection.disconnect()
             yield bytes(PORTION)
 
     response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))
-    await response(GET, connection.receive, connection.send)
+    await response(connection.get, connection.receive, connection.send)
     assert made < 10
 
 
@@ -182,11 +225,12 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
     await asyncio.to_thread(asyncio.run, stream())
 
 
-async def test_frames_that_fail_are_the_failure_of_the_response() -> None:
-    connection, frames = Connection(), Frames(1, "fail")
+@both
+async def test_frames_that_fail_are_the_failure_of_the_response(kind: type[Connection]) -> None:
+    connection, frames = kind(), Frames(1, "fail")
     with pytest.raises(LookupError):
         await FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
-            GET, connection.receive, connection.send
+            connection.get, connection.receive, connection.send
         )
     assert frames.closed
 
@@ -200,7 +244,10 @@ async def test_a_head_request_is_answered_without_a_stream() -> None:
     assert connection.is_complete
 
 
-async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Connection]
+) -> None:
     monkeypatch.setattr("turnstream.api.streams.response._END_TIMEOUT", 0.01)
     frames = Frames(1, "silence")
     is_stuck = asyncio.Event()
@@ -211,7 +258,7 @@ async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(mo
             await asyncio.Event().wait()
 
     await FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
-        GET, Connection().receive, send
+        kind().get, Connection().receive, send
     )
     assert is_stuck.is_set()
     assert frames.closed
@@ -227,28 +274,6 @@ def test_no_member_of_the_library_is_overridden_but_public_ones() -> None:
 # --- the streams of turns --------------------------------------------------------------------------------------------
 
 COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
-
-
-class Outlet(Connection):
-    """A connection with the direct path around its `send`."""
-
-    is_writable = True
-    on_writable: Callable[[], None]
-    on_end: Callable[[], None]
-
-    @contextmanager
-    def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
-        self.on_writable, self.on_end = on_writable, on_end
-        yield
-
-    def write(self, data: bytes) -> None:
-        assert self.is_writable
-        self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
-        self.sent.set()
-
-    @property
-    def get(self) -> dict[str, Any]:
-        return {**GET, "extensions": {OUTLET: {"outlet": self}}}
 
 
 @dataclass

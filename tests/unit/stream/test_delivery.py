@@ -300,6 +300,35 @@ async def test_a_reader_of_a_view_without_a_writer_continues_with_the_rows() -> 
     client.assert_holds(COMPLETE)
 
 
+@pytest.mark.parametrize("moment", ["before it runs", "while it waits", "while it loads the rows"])
+async def test_a_delivery_that_is_stopped_ends_at_once_and_is_forgotten(moment: str) -> None:
+    loads = asyncio.Event()
+
+    async def load() -> Turn:
+        loads.set()
+        await asyncio.Event().wait()
+        raise AssertionError("the load was cancelled")
+
+    stage, view, hosting = Stage(), _writing("a"), ExitStack()
+    hosting.enter_context(stage.directory.host(view, "ada"))
+    if moment == "before it runs":
+        reader = TurnReader(stage.directory, view, load, START, encode)
+        delivering = Delivery(stage.deliveries, reader, sink := Sink())
+        delivering.stop()
+        await delivering.run()
+        assert sink.written == []
+        hosting.close()
+    else:
+        async with stage.reading(view, load=load) as (_, delivering, task):
+            if moment == "while it loads the rows":
+                hosting.close()
+                await loads.wait()
+            delivering.stop()
+            await task  # without an error
+            assert not view.wakeup.has_waiters
+        hosting.close()
+
+
 async def test_a_reader_that_leaves_is_forgotten_also_when_it_is_woken_already() -> None:
     stage, view = Stage(), _writing("a")
     with stage.directory.host(view, "ada"):

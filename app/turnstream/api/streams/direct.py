@@ -3,18 +3,23 @@
 import asyncio
 import random
 from contextlib import nullcontext
-from datetime import UTC, datetime
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from turnstream.api.http.connection import OUTLET, Outlet
-from turnstream.api.streams.response import END, HELLO, FrameResponse, OpenStream, OwnerStreams, end_body, headers_of
+from turnstream.api.http.connection import Outlet, outlet_of
+from turnstream.api.streams.response import (
+    END,
+    HELLO,
+    FrameResponse,
+    Heartbeats,
+    OwnerStreams,
+    end_body,
+    headers_of,
+)
 from turnstream.stream.delivery import Deliveries, Delivery
 from turnstream.stream.reader import TurnReader
-from turnstream.telemetry import STREAMS_OPEN
 
 
 class TurnResponse(Response):
@@ -48,9 +53,9 @@ class TurnResponse(Response):
         self._unjoined = unjoined
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outlet = scope.get("extensions", {}).get(OUTLET, {}).get("outlet")
+        outlet = outlet_of(scope)
         with self._reader.unjoined() if self._unjoined else nullcontext():
-            if outlet is None or scope["method"] == "HEAD":
+            if outlet is None:
                 frames = self._reader.frames(self._first)
                 await FrameResponse(frames, self._life, self._heartbeat, self._streams)(scope, receive, send)
             else:
@@ -58,39 +63,22 @@ class TurnResponse(Response):
 
     async def _deliver(self, outlet: Outlet, scope: Scope, send: Send) -> None:
         delivery = Delivery(self._deliveries, self._reader, outlet)
-        life = anyio.move_on_after(self._life * random.uniform(0.9, 1.1))  # noqa: S311, as in `FrameResponse`
-        stream, is_whole = OpenStream(Request(scope), life), False
+        stream, is_whole = self._streams.opened(Request(scope), delivery.stop), False
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        life = self._life * random.uniform(0.9, 1.1)  # noqa: S311, as in `FrameResponse`
+        ending = asyncio.get_running_loop().call_later(life, delivery.stop)
         try:
-            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
-                first, self._first = HELLO + self._first, b""  # released now, because the stream may live long
+            with stream:
+                first = HELLO + self._first
+                del self._first, self.raw_headers  # released now, because the stream may live long
                 await send({"type": "http.response.body", "body": first, "more_body": True})
                 del first
-                with outlet.used(delivery.wake, life.cancel), _Heartbeats(outlet, self._heartbeat):
+                with Heartbeats(outlet, self._heartbeat), outlet.used(delivery.wake, delivery.stop):
                     await delivery.run()
+            if self._reader.done:
                 await send(END)
                 is_whole = True
         finally:
+            ending.cancel()
             if not is_whole:
                 await end_body(send, stream.refusal)
-
-
-class _Heartbeats:
-    """Sends a comment every `pause` seconds, like sse-starlette. A client with unread data needs no comment."""
-
-    __slots__ = ("_outlet", "_pause", "_timer")
-
-    def __init__(self, outlet: Outlet, pause: float) -> None:
-        self._outlet = outlet
-        self._pause = pause
-
-    def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._beat)
-
-    def __exit__(self, *_error: object) -> None:
-        self._timer.cancel()
-
-    def _beat(self) -> None:
-        if self._outlet.is_writable:
-            self._outlet.write(f": ping - {datetime.now(UTC)}\n\n".encode())
-        self.__enter__()

@@ -32,17 +32,18 @@ class ScheduleRunner:
 
     async def run(self, services: Services) -> None:
         while True:
-            while claimed := await self.due.claim():
+            work = await self.due.work()
+            while work.ticks and (claimed := await self.due.claim()):
                 id, due = claimed
                 if due.missed:
                     SCHEDULE_RUNS.labels("missed").inc(due.missed)
                     log.warning("schedule.missed", schedule=str(id), ticks=due.missed)
-            runs = await self.due.pending(_BATCH, _LEASE)
+            runs = await self.due.pending(_BATCH, _LEASE) if work.ticks or work.runs else ()
             for run in runs:
                 await self._post(services, run)
-            ended = lambda state: SCHEDULE_RUNS.labels(state).inc()  # noqa: E731
-            for id in await self.due.end_runs(_BATCH, self.most_failures, ended):
-                self._report_pause(str(id))
+            if work.ended:
+                for id in await self.due.end_runs(_BATCH, self.most_failures, _count):
+                    self._report_pause(str(id))
             if len(runs) < _BATCH:
                 await asyncio.sleep(_LOOK)
 
@@ -75,6 +76,10 @@ class ScheduleRunner:
     def _report_pause(self, schedule: str) -> None:
         SCHEDULE_RUNS.labels("paused").inc()
         log.error("schedule.paused", schedule=schedule, failures=self.most_failures)
+
+
+def _count(state: str) -> None:
+    SCHEDULE_RUNS.labels(state).inc()
 
 
 def posting_of(run: PendingRun) -> DueMessage:

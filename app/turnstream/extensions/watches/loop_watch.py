@@ -1,9 +1,9 @@
 """A watch over the event loop, which logs functions that block the loop for too long."""
 
 import asyncio
+import os
 import sys
 import time
-from pathlib import Path
 from threading import Event, Thread, get_ident, get_native_id
 from time import perf_counter
 from types import FrameType, TracebackType
@@ -31,7 +31,8 @@ class LoopWatch:
         self._package = package
 
     def __enter__(self) -> Self:
-        self._loop, self._watched, self._native = asyncio.get_running_loop(), get_ident(), get_native_id()
+        self._loop, self._watched = asyncio.get_running_loop(), get_ident()
+        self._figures = _figures_of(get_native_id())
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="loop-watch", daemon=True)
         self._thread.start()
@@ -44,6 +45,13 @@ class LoopWatch:
         self._stopped.set()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        finally:
+            if self._figures is not None:
+                os.close(self._figures)
+
+    def _watch(self) -> None:
         while not self._stopped.wait(PAUSE):
             answered, asked, used = Event(), self._time(), _processor_seconds(self._watched)
             try:
@@ -66,7 +74,7 @@ class LoopWatch:
 
     def _time(self) -> float:
         """Returns the seconds of a clock that stops while the loop's thread waits for a processor."""
-        return perf_counter() - _seconds_without_processor(self._native)
+        return perf_counter() - _seconds_without_processor(self._figures)
 
     @staticmethod
     def _log(held: float, used: float, where: str) -> None:
@@ -80,13 +88,17 @@ def _processor_seconds(thread: int) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
-def _seconds_without_processor(native: int) -> float:
-    """Returns the time in which a thread was ready to run but had no processor; 0 if the system does not count it."""
+def _figures_of(native: int) -> int | None:
+    """Opens the scheduler's figures of a thread; None if the system has none. An open file is read faster than a path."""
     try:
-        figures = Path(f"/proc/self/task/{native}/schedstat").read_text(encoding="ascii")
+        return os.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0.0
-    return int(figures.split()[1]) / 1e9
+        return None
+
+
+def _seconds_without_processor(figures: int | None) -> float:
+    """Returns the time in which a thread was ready to run but had no processor; 0 if the system does not count it."""
+    return 0.0 if figures is None else int(os.pread(figures, 100, 0).split()[1]) / 1e9
 
 
 def _place(frame: FrameType | None, package: str) -> str:
