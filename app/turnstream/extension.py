@@ -157,7 +157,7 @@ class OwnDatabase(Protocol):
 
 
 class ModelChoice(Protocol):
-    """Chooses from the models of extensions by the settings. Every method raises ConfigError."""
+    """Chooses models that extensions provide, as the settings say. Every method raises ConfigError."""
 
     def default(self) -> str:
         """Returns the model of turns that name none."""

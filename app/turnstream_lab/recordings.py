@@ -139,7 +139,7 @@ class Recordings:
         """The turns with recordings, and the times of their last ones."""
         found = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            with suppress(ValueError, FileNotFoundError):  # another folder, or one in deletion
+            with suppress(ValueError, FileNotFoundError):  # not a recording, or a folder that is being deleted
                 found.append((UUID(path.name), path.stat().st_mtime))
         return found
 

@@ -130,7 +130,7 @@ def chat(
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns the question from the arguments and standard input; None for a prompt."""
+    """Returns the question from the arguments and standard input; None if the command should ask for it."""
     if "-" in words or not (words or sys.stdin.isatty()):
         piped = sys.stdin.read()
         words = tuple(f"\n\n{piped}" if word == "-" else word for word in words) or (piped,)

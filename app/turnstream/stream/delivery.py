@@ -171,7 +171,7 @@ class Crowd:
         self._deliveries.add(self)
 
     def deliver(self, most: int) -> int:
-        """Writes the next frames to at most `most` members, and returns their number, at least 1."""
+        """Writes the next frames to at most `most` members. Returns the number of these members, at least 1."""
         reader = self._reader
         if not self._due:
             try:

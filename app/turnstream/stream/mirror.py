@@ -27,8 +27,8 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Queries once per tick until cancelled. The tick includes the query; a slow query is followed by a pause. While
-        no reader follows a remote turn, there are no ticks.
+        """Queries once per tick until cancelled. The tick includes the query; a slow query is followed by a pause.
+        While no reader follows a remote turn, there are no ticks.
         """
         loop = asyncio.get_running_loop()
         while True:

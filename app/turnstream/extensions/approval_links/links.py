@@ -18,7 +18,7 @@ from turnstream.storage.contents import ASKS, BLOCKS, CHATS
 from turnstream.storage.database import Database, Statement
 
 _DOMAIN = b"turnstream approval link 1\0"
-_LONGEST = 4000  # most characters of a token
+_LONGEST = 4000  # maximum length of a token, in characters
 
 # Returns the newest ask of a call: models may repeat call ids.
 GET_LINKED_ASK = Statement(

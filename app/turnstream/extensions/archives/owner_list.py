@@ -1,4 +1,4 @@
-"""The command `turnstream owners list`: the owners in a database, with the numbers of their rows."""
+"""The command `turnstream owners list`: the owners in a database, and how many rows each has."""
 
 import asyncio
 from collections.abc import Sequence

@@ -176,7 +176,7 @@ _UPLOADS: Final = _Copied(
         """,
         timeout=_TIMEOUT,
     ),
-    # The file gets the age of a new file, because a sweep deletes old files that no turn uses.
+    # The copy of a file gets the present time, because a sweep deletes old files that no turn uses.
     Statement(
         """
         SELECT id, CAST(:name AS text), digest, media_type, content, now(), file_name, purpose

@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Returns about as many tokens as a model would count."""
+        """Estimates how many tokens a model would count."""
         return sum(len(_words_of(block)) for block in self.blocks) // 4 + 1
 
 

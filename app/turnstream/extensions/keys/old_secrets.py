@@ -35,7 +35,7 @@ def _column(table: str, column: str, begin: Mapping[str, Any]) -> SecretColumn:
     owner = "(SELECT owner FROM chats WHERE chats.id = turns.chat_id)" if table == "turns" else "owner"
     key, place = ", ".join(begin), ", ".join(f":{name}" for name in begin)
     here = " AND ".join(f"{name} = :{name}" for name in begin)
-    # The query tests the text cheaply; the program then finds the secrets.
+    # The query selects rows by a cheap pattern; the server then finds the secrets in these rows.
     read = f"""
         WITH passed AS MATERIALIZED (
             SELECT {key}, {owner} AS of_owner, {column}::text AS found FROM {table}

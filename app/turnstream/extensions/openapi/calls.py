@@ -13,7 +13,7 @@ from turnstream.extensions.openapi.document import OpenApi, Version
 
 
 async def get_openapi(request: Request) -> Response:
-    """Creates the document at the first request, because earlier it would delay the start of the server."""
+    """Creates the document at the first request, because at the start it would delay the server."""
     state = request.app.state
     if not hasattr(state, "openapi"):
         state.openapi = OpenApi(state.call_groups, state.model_parameters)

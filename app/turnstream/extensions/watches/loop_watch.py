@@ -89,7 +89,7 @@ def _processor_seconds(thread: int) -> float:
 
 
 def _figures_of(native: int) -> int | None:
-    """Opens the scheduler's figures of a thread; None if the system has none. An open file is read faster than a path."""
+    """Opens the scheduler's figures of a thread; None if the system has none. A path would take longer to read."""
     try:
         return os.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -80,7 +80,7 @@ def _refuse(extension: Extension, provider: str) -> None:
 
 
 def _given(section: Section, fields: Iterable[str]) -> Mapping[str, str]:
-    """Returns the configured values by the names of their variables. The values override the environment."""
+    """Returns the configured value of each environment variable. These values override the environment."""
     names = variables(type(section))
     values = {names[field]: getattr(section, field) for field in fields}
     secrets = {name: value.get_secret_value() for name, value in values.items() if isinstance(value, SecretStr)}

@@ -47,8 +47,8 @@ export interface components {
             actions: (components["schemas"]["ResultIn"] | components["schemas"]["ApproveIn"] | components["schemas"]["DenyIn"] | components["schemas"]["AnswerIn"])[];
         };
         /**
-         * @description The answer to a question. `content` meets its schema, and is sent to the tool. `accept` to a `sign_in` makes the
-         *     call again, as the sign-in itself does.
+         * @description The answer to a question. `content` must meet the schema of the question, and is sent to the tool. To `accept` a
+         *     `sign_in` makes the call again, as the sign-in itself does.
          */
         AnswerIn: {
             /**
@@ -72,7 +72,7 @@ export interface components {
         };
         /**
          * @description Permission to run a call. `input` replaces the model's input. With `remember`, further calls of the tool run
-         *     without a question, until a revocation.
+         *     without a question, until the permission is revoked.
          */
         ApproveIn: {
             /**
@@ -98,7 +98,7 @@ export interface components {
             data: string;
             media_type?: string | null;
         };
-        /** @description More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points. */
+        /** @description New text of the open block: text, thinking or partial JSON. `offset` counts Unicode code points. */
         BlockDeltaEvent: {
             index: number;
             offset: number;
@@ -207,8 +207,8 @@ export interface components {
             data: components["schemas"]["BlockStopEvent"];
         };
         /**
-         * @description The client has received all content up to its connect. This notice comes once in a connection with
-         *     `caught_up=true`, unless the turn ends before. The notice has no id.
+         * @description The client has received all content that existed when it connected. This notice comes once in a connection with
+         *     `caught_up=true`, unless the turn ends earlier. The notice has no id.
          */
         CaughtUpNotice: Record<string, never>;
         CaughtUpNoticeFrame: {
@@ -238,7 +238,7 @@ export interface components {
             event: "action_required";
             data: components["schemas"]["ChatActionRequiredEvent"];
         };
-        /** @description More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points. */
+        /** @description New text of the open block: text, thinking or partial JSON. `offset` counts Unicode code points. */
         ChatBlockDeltaEvent: {
             index: number;
             offset: number;
@@ -411,7 +411,7 @@ export interface components {
             event: "retry";
             data: components["schemas"]["ChatRetryNotice"];
         };
-        /** @description A model call begins. `messages` counts its messages, `answered` lists the tool results among these. */
+        /** @description A model call begins. `messages` counts the messages of the call, `answered` lists the tool results among them. */
         ChatRoundStartEvent: {
             round: number;
             messages: number;
@@ -449,7 +449,7 @@ export interface components {
             event: "round_stop";
             data: components["schemas"]["ChatRoundStopEvent"];
         };
-        /** @description Defaults of a chat's turns. In a change, omitted members stay, at each level, and null removes a member. */
+        /** @description Defaults of a chat's turns. In a change, omitted members stay at each level, and null removes a member. */
         ChatSettings: {
             model?: string | null;
             params?: components["schemas"]["Params"] | null;
@@ -462,8 +462,8 @@ export interface components {
             search_language?: ("simple" | "arabic" | "armenian" | "basque" | "catalan" | "danish" | "dutch" | "english" | "finnish" | "french" | "german" | "greek" | "hindi" | "hungarian" | "indonesian" | "irish" | "italian" | "lithuanian" | "nepali" | "norwegian" | "portuguese" | "romanian" | "russian" | "serbian" | "spanish" | "swedish" | "tamil" | "turkish" | "yiddish") | null;
         };
         /**
-         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-         *     starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
+         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the model call starts
+         *     in about `seconds`, because the rate limit of its provider is used up. The notice has no id and is never sent again.
          */
         ChatStatusNotice: {
             /** @enum {string} */
@@ -486,7 +486,7 @@ export interface components {
         };
         /** @description An event of the stream `ChatStream`. */
         ChatStreamEvent: components["schemas"]["ChatEventFrame"] | components["schemas"]["TurnEventFrame"] | components["schemas"]["TurnsDeletedEventFrame"] | components["schemas"]["ChatDeletedEventFrame"] | components["schemas"]["QueueNoticeFrame"] | components["schemas"]["ChatTurnStartEventFrame"] | components["schemas"]["ChatRoundStartEventFrame"] | components["schemas"]["ChatBlockStartEventFrame"] | components["schemas"]["ChatBlockDeltaEventFrame"] | components["schemas"]["ChatBlockStopEventFrame"] | components["schemas"]["ChatRoundStopEventFrame"] | components["schemas"]["ChatResetEventFrame"] | components["schemas"]["ChatActionRequiredEventFrame"] | components["schemas"]["ChatTurnEndEventFrame"] | components["schemas"]["ChatTurnCancelledEventFrame"] | components["schemas"]["ChatTurnErrorEventFrame"] | components["schemas"]["ChatStatusNoticeFrame"] | components["schemas"]["ChatToolProgressNoticeFrame"] | components["schemas"]["ChatToolOutputNoticeFrame"] | components["schemas"]["ChatRetryNoticeFrame"] | components["schemas"]["AccessEndedNoticeFrame"] | components["schemas"]["CaughtUpNoticeFrame"];
-        /** @description A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last. */
+        /** @description A notice with the whole output of a running tool so far. It has no id. Connecting clients get the last notice. */
         ChatToolOutputNotice: {
             tool_use_id: string;
             name: string;
@@ -527,7 +527,7 @@ export interface components {
             event: "tool_progress";
             data: components["schemas"]["ChatToolProgressNotice"];
         };
-        /** @description The last event of a cancelled turn. A structured turn has its `phase` at the cancellation. */
+        /** @description The last event of a cancelled turn. For a structured turn, `phase` is its phase at the cancellation. */
         ChatTurnCancelledEvent: {
             stop_reason: string | null;
             usage: {
@@ -702,7 +702,7 @@ export interface components {
             event: "chat_deleted";
             data: components["schemas"]["FeedChatDeletedEvent"];
         };
-        /** @description The present state of a chat: after its creation, its change, or a new turn in it. */
+        /** @description The present state of a chat, sent after the chat is created or changed, or gets a new turn. */
         FeedChatEvent: {
             /** Format: uuid */
             id: string;
@@ -729,8 +729,8 @@ export interface components {
         /** @description An event of the stream `Feed`. */
         FeedEvent: components["schemas"]["FeedChatEventFrame"] | components["schemas"]["FeedChatDeletedEventFrame"] | components["schemas"]["FeedTurnEventFrame"] | components["schemas"]["FeedResetEventFrame"] | components["schemas"]["AccessEndedNoticeFrame"];
         /**
-         * @description The cursor is too old, or too many changes followed: clients read the list of chats again, and continue from
-         *     here.
+         * @description The cursor is too old, or too many changes followed: clients must read the list of chats again, and then continue
+         *     the feed from this event.
          */
         FeedResetEvent: Record<string, never>;
         FeedResetEventFrame: {
@@ -744,8 +744,9 @@ export interface components {
             data: components["schemas"]["FeedResetEvent"];
         };
         /**
-         * @description The present state of an assistant turn: after its creation, or after a change of its status, its `waiting` calls
-         *     or its background `jobs`; at the start of a connection also each open turn and each one with `jobs`.
+         * @description The present state of an assistant turn, sent when the turn is created, and when its status, its `waiting` calls
+         *     or its background `jobs` change. At the start of a connection, this event is also sent for each turn that is open or
+         *     has `jobs`.
          */
         FeedTurnEvent: {
             /** Format: uuid */
@@ -770,7 +771,7 @@ export interface components {
             event: "turn";
             data: components["schemas"]["FeedTurnEvent"];
         };
-        /** @description Target and end of a copy. The copy of a user turn is answered again. */
+        /** @description The target of a copy, and the last block that is copied. A copied user turn gets a new answer. */
         ForkIn: {
             /**
              * @description a sibling of the turn, or a new chat with the path to it; `branch` if it is left out
@@ -805,8 +806,8 @@ export interface components {
             grants: components["schemas"]["GrantOut"][];
         };
         /**
-         * @description A tool behind a URL, for this turn. `headers` may contain secrets, stored with the turn and shown as stars, or
-         *     names of the operator's secrets in the form `${secret:NAME}`.
+         * @description A tool behind a URL, for this turn. `headers` may contain secrets, which are stored with the turn and shown as
+         *     stars. They may also name the operator's secrets in the form `${secret:NAME}`.
          */
         HttpToolIn: {
             /** @constant */
@@ -1075,7 +1076,7 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /** @description A document of the library. The turn keeps its present text. */
+        /** @description A document of the library. The turn keeps the text that the document has now. */
         PathIn: {
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1105,7 +1106,7 @@ export interface components {
             text: string;
             data: unknown;
         };
-        /** @description A tool that the provider runs (web search, code execution): its definition, passed on unchanged. */
+        /** @description A tool that the provider runs (web search, code execution). Its definition is passed on unchanged. */
         ProviderToolIn: {
             /** @constant */
             type: "provider";
@@ -1231,7 +1232,7 @@ export interface components {
             first_delta_at: string | null;
             sealed_at: string | null;
         };
-        /** @description A model call begins. `messages` counts its messages, `answered` lists the tool results among these. */
+        /** @description A model call begins. `messages` counts the messages of the call, `answered` lists the tool results among them. */
         RoundStartEvent: {
             round: number;
             messages: number;
@@ -1266,8 +1267,8 @@ export interface components {
             data: components["schemas"]["RoundStopEvent"];
         };
         /**
-         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the call of the model
-         *     starts in about `seconds`: the rate limit of its provider is used up. The notice has no id and is never sent again.
+         * @description A notice about the turn: its stage, or an event of the provider. With the stage `waiting`, the model call starts
+         *     in about `seconds`, because the rate limit of its provider is used up. The notice has no id and is never sent again.
          */
         StatusNotice: {
             /** @enum {string} */
@@ -1296,7 +1297,7 @@ export interface components {
             type: "text";
             text: string;
         };
-        /** @description A notice with the whole output of a running tool so far. It has no id. A connecting client gets the last. */
+        /** @description A notice with the whole output of a running tool so far. It has no id. Connecting clients get the last notice. */
         ToolOutputNotice: {
             tool_use_id: string;
             name: string;
@@ -1333,7 +1334,7 @@ export interface components {
             event: "tool_progress";
             data: components["schemas"]["ToolProgressNotice"];
         };
-        /** @description The last event of a cancelled turn. A structured turn has its `phase` at the cancellation. */
+        /** @description The last event of a cancelled turn. For a structured turn, `phase` is its phase at the cancellation. */
         TurnCancelledEvent: {
             stop_reason: string | null;
             usage: {
@@ -1552,9 +1553,10 @@ export interface components {
             next: string | null;
         };
         /**
-         * @description A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
-         *     answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
-         *     answer, or a `url`. A `sign_in` waits until the owner has signed in at the `url` to the `server` of the tool.
+         * @description A call that waits. A `client` tool waits for its result, an `approval` for the permission to run, an
+         *     `elicitation` for the answer to a question that a running tool asks: then `input` is the question, with a `message`,
+         *     and the `schema` of the answer or a `url`. A `sign_in` waits until the owner has signed in at `url` to the `server`
+         *     of the tool.
          */
         WantedOut: {
             tool_use_id: string;
