@@ -33,7 +33,8 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
         assert recent.take(Target("ann", chat.id)) is None
 
 
-# Whether a message gets its position without a read: not if an open turn of another replica may apply it as a steer.
+# Whether a message finds its position without a read. A steer needs a read, because another replica may run the open
+# turn that would apply it.
 WITHOUT_A_READ: dict[OnBusy, bool] = {
     "reject": True,
     "enqueue": True,
