@@ -1,4 +1,4 @@
-"""The master key of the settings, and the file of an embedded database."""
+"""The master key: as a setting, and in the file that belongs to an embedded database."""
 
 import asyncio
 import base64
