@@ -1,6 +1,6 @@
-"""An MCP server over stdio for cases without a packaged server: progress, hanging calls, tools that appear later.
+"""An MCP server over stdio for cases that no packaged server covers: progress, hanging calls, tools that appear later.
 
-`python -m tests.extensions.mcp.mcp_paces`; with `--old`, the server speaks a protocol from before 2026-07-28.
+`python -m tests.extensions.mcp.mcp_paces` starts the server. With `--old`, it speaks a protocol from before 2026-07-28.
 """
 
 import asyncio

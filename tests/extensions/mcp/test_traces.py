@@ -1,4 +1,4 @@
-"""The trace of a turn at an MCP server."""
+"""The trace of a turn continues at an MCP server."""
 
 import sys
 
