@@ -153,7 +153,7 @@ async def test_so_many_calls_of_a_turn_fail_as_it_was_asked_for(monkeypatch: pyt
     assert answer.text == ANSWERS[1]
     await error_of(asking(message, turn=2), provider)
     monkeypatch.setattr(demo, "_MOST_COUNTED", 1)
-    # The demo counts attempts for a limited number of turns, and has evicted this turn.
+    # The demo counts failures for a limited number of turns, and has forgotten the failures of this turn.
     await error_of(asking(message, turn=1), provider)
     assert [block.text for block in await reply(asking(message))] == [ANSWERS[1]]  # a request that belongs to no turn
 

@@ -1,5 +1,4 @@
-"""The keys of owners: each key is created once, can be erased permanently, and can be wrapped again on running servers.
-"""
+"""The keys of owners: each key is created once, can be erased permanently, and can be wrapped again in operation."""
 
 import asyncio
 from itertools import count
