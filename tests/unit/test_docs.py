@@ -76,8 +76,8 @@ def test_every_limit_of_a_plan_is_on_its_page() -> None:
     assert {name.removesuffix("_per_") for name in named} == {*MEASURES, *KEPT}
 
 
-# The words with which the page describes what each sweep removes. None: the sweep only cleans up after writes, and the
-# page does not describe it.
+# The words with which the page describes what each sweep removes. A sweep with the value None only cleans up after
+# writes, and the page does not describe it.
 REMOVED = {
     "audit": "audit trail",
     "deleted chats": "marks of deleted chats",

@@ -125,7 +125,7 @@ async def test_a_result_whose_call_was_lost_is_a_message_of_its_own() -> None:
 
 
 async def test_a_result_of_the_provider_may_name_its_call_by_an_invalid_id() -> None:
-    """The server stores blocks of a provider unchanged, so the id may be of any type."""
+    """The server stores blocks of a provider unchanged, so an id in a block may have any type."""
     blocks = [
         Block(0, 1, 1, "server_tool_use", "{}", tool_use_id="1", name="web_search"),
         Block(1, 1, 1, "web_search_tool_result", data='{"tool_use_id": ["1"], "content": []}'),

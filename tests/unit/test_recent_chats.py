@@ -33,8 +33,8 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
         assert recent.take(Target("ann", chat.id)) is None
 
 
-# Whether a message finds its position without a read. A steer needs a read, because another replica may run the open
-# turn that would apply it.
+# Whether the server finds the position of a message without a read. For a steer it must read, because another replica
+# may run the open turn that would apply the steer.
 WITHOUT_A_READ: dict[OnBusy, bool] = {
     "reject": True,
     "enqueue": True,

@@ -1,4 +1,4 @@
-"""Cases of AG-UI that the tests with its own client (tests/node) omit: questions of running tools, files, prompts,
+"""Cases of AG-UI that AG-UI's own client (tests/node) does not test: questions of running tools, files, prompts,
 refusals.
 """
 
@@ -334,7 +334,7 @@ async def test_an_answer_continues_from_results_of_unknown_calls_behind_the_last
     await run(api, thread, *known, called, LOOKED, model=model)
     reply = ("assistant", ["text", "tool_use"])
     assert kinds_in(provider.requests[1]) == [("user", ["text"]), reply, ("user", ["tool_result"])]
-    # The client compacts the thread. The server knows none of the messages, so the run starts a branch.
+    # The client sends a compacted thread. The server knows none of its messages, so the run starts a branch.
     compacted = [user("It is about the sea.", "s"), {**called, "id": "m9"}, {**LOOKED, "content": "Algae."}]
     await run(api, thread, *compacted, model=model)
     assert kinds_in(provider.requests[2]) == [

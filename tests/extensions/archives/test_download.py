@@ -1,4 +1,4 @@
-"""The download of an archive over HTTP contains only rows of the owner, and holds no transaction open while a client
+"""The download of an archive over HTTP sends only rows of the owner, and holds no transaction open while a client
 stalls.
 """
 

@@ -58,8 +58,8 @@ def _names(archive: bytes) -> list[str]:
 LEFT_OUT = (
     *("audit", "erasures", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
-    *("sign_ins", "shares", "stopped_jobs"),  # an archive contains no secrets
-    "chat_members",  # the owners of the chats decide who their members are
+    *("sign_ins", "shares", "stopped_jobs"),  # An archive contains no secrets.
+    "chat_members",  # The owners of the chats decide who their members are.
     # rows of turns have digests of tool sets, and an archive has the tools themselves
     *("search_documents", "tool_sets"),
 )

@@ -42,7 +42,7 @@ def call(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 async def file(harness: Harness, call: Call, tmp_path: Path) -> Path:
-    """Creates an audit file with five entries by two exports."""
+    """Exports audit entries twice. Returns the audit file, which then has five entries."""
     trail = AuditTrail(harness.database)
     await Tokens(harness.database).create("phone", Identity(OWNER))
     await trail.note("owner.imported", "Zoë\u2028", {"chats": 2, "whole": True})

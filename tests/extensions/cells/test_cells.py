@@ -1,4 +1,4 @@
-"""Servers of several cells: a credential leads the client to the cell of its owner."""
+"""Servers of several cells: the server leads each client to the cell of the credential's owner."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def cell_at(site: Server) -> Cell:
 
 async def refused_to(site: Server, token: str, path: str = "/api/chats") -> str | None:
     """Sends a request that must be refused. Returns the cell that the refusal's header names."""
-    # without the check against the OpenAPI document, which does not contain the dialects
+    # the client must not check the path, because the OpenAPI document does not contain the dialects
     async with Client(site.url, token=token) as client:
         answer = await client.get(path)
         assert answer.status_code == 421, answer.text

@@ -316,7 +316,7 @@ async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
 async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_the_final_state(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # a portion of a few turns
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # each portion has a few turns
     harness, owned, made = cells.harness, Chats(cells.harness.database), list[Asked]()
 
     async def work() -> None:

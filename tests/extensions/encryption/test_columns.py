@@ -104,7 +104,7 @@ FORM_OF_ANSWER = '{"type":"object","properties":{"name":{"type":"string"}}}'
 
 @tool(background=True)
 async def moor(berth: str, context: ToolContext) -> str | Detached:
-    """Moor, after a question that holds no slot."""
+    """Moors the ship after the person has answered a question. The waiting job holds no slot."""
     if context.handle is None:
         await context.checkpoint({"kept": KEPT})
         return Detached(1, message=MOORED, question=PersonQuestion(QUESTION, 60, FORM_OF_ANSWER))
@@ -116,7 +116,7 @@ async def moor(berth: str, context: ToolContext) -> str | Detached:
 
 @tool(background=True)
 async def wait(context: ToolContext) -> None:
-    """Wait for ever, with something to show."""
+    """Shows a preliminary output, and then waits until the test ends."""
     context.preliminary(SHOWN)
     await SEEN.wait()
 

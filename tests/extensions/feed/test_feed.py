@@ -220,8 +220,9 @@ async def test_the_cursor_of_the_list_leads_on_and_a_search_has_none(api: Client
 async def test_a_change_that_is_committed_late_is_sent(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
-    """The change has the time of its statement, but is committed later. Before the commit, the feed sends later
-    changes, and a client reads a list. An overlap of zero simulates a commit that waits half an hour for a standby.
+    """The change has the time of its statement, but is committed later. Before its commit, the feed sends later
+    changes, and a client reads a list. With an overlap of zero, this short delay is like a commit that waits half an
+    hour for a standby.
     """
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
@@ -393,7 +394,7 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_a_returning_r
 async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With an overlap of zero, the turns count as much older than the list.
+    # An overlap of zero makes the turns look much older than the list.
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(0))
     monkeypatch.setattr("turnstream.extensions.feed.reader._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []

@@ -1,4 +1,4 @@
-"""The trace of a turn continues at the server of an HTTP tool."""
+"""The server of an HTTP tool continues the trace of the turn."""
 
 from tests.support.canned import Answer, Asked, CannedServer, served
 from tests.support.http_client import Client, said

@@ -1,4 +1,6 @@
-"""The bytes on disk: a dump, a base backup, the database files with the write-ahead log, and a key file."""
+"""No secret is in plain text on disk: not in a dump, in a base backup, or in the database files with the write-ahead
+log. The master key is only in the key file.
+"""
 
 import subprocess
 from collections.abc import Iterable

@@ -32,11 +32,11 @@ READ = Statement("SELECT * FROM login_sessions")
         ("POST", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("POST", {"Sec-Fetch-Site": "same-site", "Origin": "https://neighbour.example"}, 401),
         ("POST", {"Origin": "null"}, 401),
-        ("POST", {"Origin": "ITS OWN"}, 201),  # over plain HTTP, browsers do not send Sec-Fetch-Site
-        ("POST", {}, 401),  # without either header, the server cannot tell which page sent the request
+        ("POST", {"Origin": "ITS OWN"}, 201),  # Over plain HTTP, browsers do not send Sec-Fetch-Site.
+        ("POST", {}, 401),  # Without either header, the server cannot tell which page sent the request.
         ("GET", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
-        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # the user typed the address
-        ("POST", {"Origin": "https://mine.example"}, 401),  # pages of an allowed origin must send tokens, not cookies
+        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # The user typed the address.
+        ("POST", {"Origin": "https://mine.example"}, 401),  # Pages of an allowed origin must send tokens, not cookies.
     ],
 )
 async def test_a_cookie_counts_for_pages_of_the_server_alone(

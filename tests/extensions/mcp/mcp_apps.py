@@ -93,17 +93,17 @@ def serve() -> MCPServer:
 
     @server.tool(meta={"ui": {"resourceUri": "ui://apps/trap"}})
     def trap() -> str:
-        """Has an app that attacks."""
+        """Has an app that attacks the page."""
         return "done"
 
     @server.tool(meta=_FOR_APPS)
     def refresh() -> list[int]:
-        """Is for apps."""
+        """Can be called only by apps."""
         return [7]
 
     @server.tool(meta={"ui": {"visibility": ["model"]}})
     def reckon() -> int:
-        """Is for models."""
+        """Can be called only by models."""
         return 42
 
     @server.tool()

@@ -63,17 +63,17 @@ class OAuthIssuer:
         self.refreshes = 0
         self.refused: list[str] = []
         self.revocations: list[str] = []
-        self.hold: asyncio.Event | None = None  # if set, refreshes wait for the event
+        self.hold: asyncio.Event | None = None  # If set, refreshes wait for the event.
         self.holding = asyncio.Event()
         self.refreshed = asyncio.Event()
         self.is_away = False
-        self.secrets: dict[str, str] = {}  # the secrets of clients that must authenticate, by client id
-        # if set, the issuer reads client metadata documents with this function
+        self.secrets: dict[str, str] = {}  # The secrets of clients that must authenticate, by client id.
+        # If set, the issuer uses this function to read client metadata documents.
         self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None
         self.exchanging = asyncio.Event()
-        self.hold_exchange: asyncio.Event | None = None  # if set, exchanges of codes wait for the event
-        self.answer: dict[str, Any] = {}  # these members replace members of a token response
-        self.refusal: tuple[int, Any] | None = None  # this status and body replace each token response
+        self.hold_exchange: asyncio.Event | None = None  # If set, exchanges of codes wait for the event.
+        self.answer: dict[str, Any] = {}  # These members replace members of a token response.
+        self.refusal: tuple[int, Any] | None = None  # This status and body replace each token response.
         self.metadata: dict[str, Any] = {
             "issuer": url,
             "authorization_endpoint": f"{url}/authorize",
@@ -232,8 +232,8 @@ class Calendar:
         self.issuer = issuer
         self.seen: list[str] = []
         self.calls = 0
-        self.away = False  # if True, the server does not answer
-        self.hold: asyncio.Event | None = None  # if set, calls wait for the event
+        self.away = False  # If True, the server does not answer.
+        self.hold: asyncio.Event | None = None  # If set, calls wait for the event.
         self.holding = asyncio.Event()
         self.protected: Mapping[str, Any] | Response | None = None  # replaces the server's metadata (RFC 9728)
         self.issuer_metadata: Mapping[str, Any] | None = None

@@ -1,5 +1,5 @@
-"""Features that only the adapter for Chat Completions has, through the SDK over a real socket. test_adapters.py tests
-the features that all adapters share.
+"""Features that only the adapter for Chat Completions has. The adapter uses the SDK and a real socket. test_adapters.py
+tests the features that all adapters share.
 """
 
 import json

@@ -216,7 +216,7 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
         kept = without_stand_in(without_abandoned(to_anthropic[place], later), later)
         assert later[: len(kept)] == kept
         if to_openai[place + 1].count(PROGRAM_CUT) > to_openai[place].count(PROGRAM_CUT):
-            continue  # the documented exception: requests omit an unfinished program together with its calls
+            continue  # The documented exception: requests omit an unfinished program together with its calls.
         # The text that separates results from the user's words is omitted together with the request to continue.
         stand_in = f"\n<assistant>{QUIRKS[kind].after_tools}{ASKED_TO_GO_ON}"
         said = to_openai[place].removesuffix(stand_in).removesuffix(ASKED_TO_GO_ON).removesuffix(f"\n\n{GO_ON}")

@@ -40,7 +40,7 @@ KIND = "openai-responses"
 STREAMS = streams(KIND)
 FAILED = "openai-responses/prism-stream-rate-limited-1.sse"
 # Streams whose last event contradicts the earlier events. Our readers keep the content of the earlier events.
-NEW_IDS = (  # the last event has another id for a thought
+NEW_IDS = (  # The last event has another id for a thought.
     "openai-responses/vercel-openai-github-copilot-id-rotation-1.sse",
     "openai-responses/pydai-openai-responses-raw-cot-stream-openrouter.sse",
     "sessions/resp-rig-copilot-reasoning-roundtrip-streaming/",

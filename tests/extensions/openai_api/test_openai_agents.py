@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK with this server: runs, tools and streams, over the Responses API and over Chat Completions."""
+"""OpenAI's Agents SDK as a client of the server: runs, tools and streams, over Responses and Chat Completions."""
 
 from base64 import b64encode
 from typing import Any

@@ -1,4 +1,4 @@
-"""Embeddings through the package `openai`, over real sockets to the server and from there to the provider."""
+"""Embeddings through the package `openai`. The client, the server and the provider communicate over real sockets."""
 
 import json
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Tests a client that openapi-python-client generates from the OpenAPI document against the server."""
+"""A client that openapi-python-client generates from the OpenAPI document works with the server."""
 
 import asyncio
 import importlib

@@ -1,6 +1,4 @@
-"""A search among many tools: what requests contain, and how a call through the search becomes a call of the tool that
-it found.
-"""
+"""A search among many tools: what requests contain, and how the model calls a tool that the search has found."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The trace of a turn continues at the receiver of the turn's webhook."""
+"""The receiver of a webhook continues the trace of the turn."""
 
 import asyncio
 from typing import Any

@@ -236,10 +236,10 @@ def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
 
     assert not pays()
     assert not pays((0, 10_000))
-    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # calls of tools, each soon after the previous call
-    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # the user reads for twenty minutes
-    assert not pays((0, 10_000), (90, 11_000))  # after 90 minutes, a cache entry of either length has expired
-    # writing the long path costs more than the cached tokens save
+    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # Calls of tools, each soon after the previous call.
+    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # The user reads for twenty minutes.
+    assert not pays((0, 10_000), (90, 11_000))  # After 90 minutes, a cache entry of either length has expired.
+    # Writing the long path costs more than the cached tokens save.
     assert not pays((0, 10_000), (20, 10_500), (21, 40_000))
     slow = [(20.0 * number, 10_000) for number in range(10)]
     assert pays(*slow)
