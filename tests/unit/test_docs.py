@@ -394,7 +394,7 @@ def test_paths_below_the_server_exist(page: str) -> None:
 
 @pytest.mark.parametrize("script", ["Makefile", ".ci/run", ".ci/pythons", ".ci/newest", ".ci/versions.txt"])
 def test_files_that_a_script_names_exist(script: str) -> None:
-    """pytest runs no tests if one of the given folders is missing."""
+    """pytest runs no tests if a given folder is missing, so the folders in a script must exist."""
     named = re.findall(
         r"(?<![\w/.])(?:\.ci|app|docs|migrations|tests)/[\w/.-]*\w", (ROOT / script).read_text(encoding="utf-8")
     )

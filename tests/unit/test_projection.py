@@ -65,7 +65,7 @@ def state(projection: Projection) -> tuple[Sequence[Closed], int]:
 
 
 class Follower:
-    """A reader that starts at any place of the log, with a projection of the earlier marks."""
+    """A reader that starts at any place in the log. Its projection is built from the marks before this place."""
 
     def __init__(self, writer: Writer, replica: int, place: int) -> None:
         self._writer = writer

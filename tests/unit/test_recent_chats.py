@@ -1,4 +1,4 @@
-"""The cache of recent chats is bounded."""
+"""The cache of recent chats has a bounded size."""
 
 from datetime import UTC, datetime
 from typing import get_args

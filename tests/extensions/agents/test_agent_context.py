@@ -45,7 +45,7 @@ PATH = [*EARLIER, replace(message(3, "Which hill?", PICTURE), id=USER_TURN), CAL
 
 
 def given(path: Sequence[Turn], turns: ContextTurns, selected: Sequence[str]) -> list[str]:
-    """Returns the blocks that precede the task: a text block as its text, any other block as its type."""
+    """Returns the blocks that precede the task: a text block as its text, and another block as its type."""
     blocks = message_of_task(path, turns, selected, "Go.")
     assert [block.index for block in blocks] == list(range(len(blocks)))
     assert blocks[-1].text == "Go."

@@ -33,7 +33,7 @@ from turnstream.storage.owners.uploads import Uploads
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the cache of tokens. Most of these tests run no server, so an erasure need not wait for it."""
+    """Disables the cache of tokens, so that an erasure need not wait for it: most of these tests run no server."""
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 

@@ -141,7 +141,7 @@ async def test_an_event_source_sends_a_token_that_only_reads_in_its_address(
 
 
 async def test_the_token_of_an_address_is_in_no_line_of_a_log(ada: Client, shared: Server) -> None:
-    """The application of the test logs the query when the response starts, as servers do that log requests."""
+    """The test's application logs the query when the response starts, as the access log of a server does."""
     turn = await ada.say(await ada.chat())
     token, seen = await exchanged(ada, scopes=["read"]), list[Any]()
 

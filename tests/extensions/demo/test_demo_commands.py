@@ -45,7 +45,7 @@ async def reply(request: ModelRequest, provider: DemoProvider | None = None) -> 
 
 
 async def shown(request: ModelRequest) -> list[str]:
-    """Returns a short form of each block: a call as `name(input)`, any other block as its text."""
+    """Returns a short form of each block: a call as `name(input)`, and another block as its text."""
     return [f"{block.name}({block.text})" if block.is_call else block.text for block in await reply(request)]
 
 

@@ -66,7 +66,9 @@ STATUS_ERRORS = (anthropic.APIStatusError, openai.APIStatusError)
 async def both(
     api: Api, url: str, request: ModelRequest = REQUEST, times: int = 1, **options: Any
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """Makes the same calls directly and through the SDK. Returns the outcomes of each way."""
+    """Makes the same calls directly and through the SDK. Returns the outcomes of the direct calls and of the SDK's
+    calls.
+    """
     found: list[list[Outcome]] = []
     for make_calls in BOTH.values():
         async with api.make("a key", url, make_calls=make_calls, **options) as provider:

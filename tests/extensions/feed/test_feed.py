@@ -437,7 +437,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 
 
 async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
-    """Changes data through one replica, and waits until the other replica sends the events."""
+    """Changes data through one replica, and waits until the other replica has sent an event for each change."""
     chat = await near.chat(title="Ships")
     await take_until(events, "chat", title="Ships")
     new = await near.say(chat, model="plain")

@@ -43,7 +43,7 @@ def body_of(request: ModelRequest) -> Json:
 
 
 def parts_after(reply: tuple[Block, ...], *, model: str = MODEL, results: tuple[Block, ...] = ()) -> list[Json]:
-    """Sends the reply back in a new request. Returns the parts that the request has for the reply."""
+    """Sends the reply back in a new request. Returns the parts into which the request renders the reply."""
     next = Message("user", results) if results else user("And now?")
     contents = body_of(asked(user("Hello"), Message("assistant", reply), next, model=model))["contents"]
     assert [content["role"] for content in contents][:2] == ["user", "model"]

@@ -1,5 +1,5 @@
-"""Secrets that were stored before the server had a master key: a command encrypts them in steps, and turns still use
-them.
+"""Secrets from before the server had a master key: a command encrypts the stored secrets in steps, and turns still use
+the secrets.
 """
 
 import asyncio

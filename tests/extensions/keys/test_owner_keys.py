@@ -1,4 +1,4 @@
-"""The keys of owners: each key is created once, can be erased permanently, and can be wrapped again in operation."""
+"""Keys of owners: each key is created once, can be erased permanently, and can be wrapped again while servers run."""
 
 import asyncio
 from itertools import count

@@ -218,7 +218,7 @@ async def test_an_id_token_needs_a_signature_of_the_issuer(
 
 
 async def test_a_state_of_another_browser_is_refused(site: Server, browser: CookieBrowser) -> None:
-    """Login CSRF: an attacker makes another user's browser complete the attacker's login."""
+    """Login CSRF: an attacker leads the browser of another user into the attacker's session."""
     async with CookieBrowser(site.url) as attacker:
         url = await attacker.begin()
     await refused(await browser.http.get(url), browser, "not begun in this browser")

@@ -43,7 +43,7 @@ def review(text: str, tone: str = "kind") -> str:
 
 @server.prompt()
 def rehearse() -> list[Message]:
-    """A talk of both."""
+    """A talk of a user and an assistant."""
     link = types.ResourceLink(uri="notes://today", name="today", type="resource_link")
     return [
         UserMessage("Who are you?"),

@@ -1,4 +1,4 @@
-"""Prompts and resources of MCP servers: the lists of both, and their content as blocks of a message."""
+"""Prompts and resources of MCP servers: how a client lists them, and their content as blocks of a message."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

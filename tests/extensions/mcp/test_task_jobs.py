@@ -299,5 +299,5 @@ async def test_a_task_is_cancelled_by_another_replica_when_its_server_is_back(
                 while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):
                     await rows.execute("UPDATE stopped_jobs SET due_at = now()")
                     second.jobs.receive("jobs")
-                    await asyncio.sleep(0.05)  # waits as long as one try takes, because a try causes no event
+                    await asyncio.sleep(0.05)  # waits as long as a try takes, because the try causes no event
     assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]

@@ -52,8 +52,8 @@ ACCESS = "urn:ietf:params:oauth:token-type:access_token"
 
 
 class ExchangeIssuer(TestIssuer):
-    """An issuer that exchanges its own tokens if the client authenticates. `forms` lists the requests, `good` the
-    issued tokens.
+    """An issuer that exchanges its own tokens if the client authenticates. `forms` lists the requests, and `good` lists
+    the issued tokens.
     """
 
     def __init__(self) -> None:

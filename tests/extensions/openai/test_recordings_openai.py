@@ -67,8 +67,8 @@ def weather(place: str, id: str) -> tuple[str, str, str]:
 
 WRITER = "chatcmpl-tool-"
 NO_TYPE = "the SDK gives up where a piece of a call has a null type or arguments, or comes with the reason to stop"
-# The expected results for streams on which the SDK raises an error or is wrong. If the SDK only raises because the
-# answer reached its length limit, the stream is not listed, because the SDK's state before the error is correct.
+# The expected results for streams on which the SDK raises an error or is wrong. Streams whose answer reached its length
+# limit are not listed if the SDK raises only for that reason: the SDK's state before the error is correct.
 EXCEPTIONS = {
     "ddpy-azure-chat-completion-streamed": Right(
         "the delta is null",

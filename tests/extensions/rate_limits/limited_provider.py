@@ -14,8 +14,8 @@ MODEL = "claude-haiku-5-5"
 
 @dataclass
 class Bucket:
-    """The token bucket of a key: `left` is its present content, and `gained` is everything that has ever been added to
-    it.
+    """The token bucket of a key. `left` is the present content of the bucket, and `gained` is the sum of all that was
+    ever added.
     """
 
     left: Amounts

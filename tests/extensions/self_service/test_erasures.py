@@ -1,4 +1,6 @@
-"""Due erasures: one of several replicas erases the rows of an owner, and finishes even after a kill or a failure."""
+"""Due erasures: one of several replicas erases the rows of an owner. If it is killed or fails, the erasure is completed
+later.
+"""
 
 import asyncio
 import re

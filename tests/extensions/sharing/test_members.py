@@ -1,4 +1,4 @@
-"""Members of chats: their rights, the owner of their messages, and the end of a membership."""
+"""Members of chats: the rights of members, the owner of a member's messages, and the end of a membership."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -31,7 +31,7 @@ def neighbours() -> Iterator[UnixNeighbours]:
 
 @asynccontextmanager
 async def neighbour(neighbours: UnixNeighbours, answer: Answer) -> AsyncIterator[Neighbour]:
-    """Runs another process's socket, which calls `answer` with the head of each request."""
+    """Simulates another process: its socket calls `answer` with the head of each request."""
     connections: set[asyncio.Task[None] | None] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,5 @@
-"""The judgement that a replica is dead: by rule, and over random histories of an observer, of Postgres's clock and of
-its peers.
+"""Decides whether a replica is dead: for each rule, and over random histories of an observer, Postgres's clock and
+peers.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The decision to send older tool results in shortened form, and the choice of these results."""
+"""Decides when older tool results are sent in shortened form, and which of the results."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def user(number: int, words: str = "Well. ") -> Turn:
 
 
 def rounds_of(*sizes: Sequence[int]) -> list[Block]:
-    """Returns one round for each list: the list has the sizes of the round's results, in tokens."""
+    """Returns rounds of tool calls. Each list has the sizes, in tokens, of the results in one round."""
     blocks: list[Block] = []
     for round, lengths in enumerate(sizes, 1):
         calls = [call(0, round, f"{round}-{n}") for n, _ in enumerate(lengths)]

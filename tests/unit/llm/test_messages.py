@@ -46,7 +46,7 @@ QUESTION = user(text("Hello?"))
 
 
 def sent(*path: Turn) -> list[tuple[str, list[str]]]:
-    """Returns the messages in short form: a text as it is, any other block as its type and id."""
+    """Returns the messages in short form: a text as it is, and another block as its type and its id."""
     messages = build_messages(path)
     return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
 

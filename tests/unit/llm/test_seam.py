@@ -70,7 +70,7 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
         (f"Winds:\n{ROWS}| calm", f" | no wind |\n{ROWS}", f"Winds:\n{ROWS}| calm | no wind |\n{ROWS}"),
         (ROWS, "| calm | no wind |", ROWS + "| calm | no wind |"),
         ("1, 0, 0, 0, 0, 0, 0, 0, 0", ", 0, 0, 0, 0, 0, 0, 0, 2", "1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2"),
-        # the same, if the text has one complete part, and the reply has all other parts
+        # the same, if only the first part of the text is complete, and the reply has all other parts
         (ROW, ROW * 8, ROW * 9),
         (f"{ROW}| calm", f" | no wind |\n{ROW * 7}", ROW * 9),
         # a reply that begins with words that the text already has twice is new text

@@ -48,7 +48,7 @@ Reading = tuple[Sink, Delivery, asyncio.Task[None]]
 
 @dataclass
 class Stage:
-    """Holds the views of turns that a test writes, and the one pass that delivers to all of their readers."""
+    """Holds the views that a test writes, and the `Deliveries` that send their events to all readers."""
 
     directory: Directory = field(default_factory=Directory)
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -152,7 +152,7 @@ async def test_a_pass_is_bounded_and_the_rest_comes_in_the_next_one(monkeypatch:
 
 @asynccontextmanager
 async def _crowd(stage: Stage, view: LiveView, count: int, **options: Any) -> AsyncIterator[list[Reading]]:
-    """Starts several readers of one view, which have received the content of the view."""
+    """Starts several readers of the view. Each reader has already received the view's content."""
     async with AsyncExitStack() as stack:
         stack.enter_context(stage.directory.host(view, "ada"))
         readings = [await stack.enter_async_context(stage.reading(view, **options)) for _ in range(count)]

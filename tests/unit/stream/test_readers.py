@@ -1,4 +1,4 @@
-"""Each reader assembles the turn that the rows have, for all writers, readers, schedules and restored dumps."""
+"""Each reader assembles exactly the turn in the rows, for all writers, readers, schedules and restored dumps."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
