@@ -171,7 +171,7 @@ description = "Answers."
 prompt = "Answer."
 handoff = true
 """
-# While a test holds the lock, a write from WRITES stops inside its transaction.
+# While a test holds the lock, the writes that WRITES lists wait inside their transaction.
 HALTS = """
 CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';

@@ -1,4 +1,4 @@
-"""Calls that a server runs as tasks, on two servers that are written from the specification, over stdio and HTTP."""
+"""Calls that an MCP server runs as tasks, over stdio and HTTP. Both servers are written from the specification."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A gateway wraps the failures of a provider: how the turn reacts, and which error text users see."""
+"""A gateway wraps the failures of a provider. The tests check the turn's reaction and the error text for users."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,6 +1,4 @@
-"""Limits inside a turn: the limit of rounds, which grows while the rounds make progress, the limit of calls, and
-budgets.
-"""
+"""Limits of rounds, calls and budgets inside a turn. The limit of rounds grows while the rounds make progress."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -134,7 +134,7 @@ TROUBLE = st.one_of(
     st.builds(Step, st.floats(LOOK + LEASE / 3, 3 * LEASE), LATENCIES, st.booleans(), st.just("frozen")),
     st.builds(Step, st.just(LOOK), event=st.just("step"), clock=st.floats(-2 * LEASE, 2 * LEASE)),
 )
-# A quiet time before a trouble lets the observer confirm its signs. `look` sets the clock at most once in a lease.
+# A quiet time before each failure lets the observer confirm its signs. `look` sets the clock at most once in a lease.
 QUIET = [Step(LEASE / 4)] * 5
 HISTORIES = st.lists(st.tuples(st.just(QUIET) | st.lists(CALM, max_size=5), TROUBLE), max_size=8)
 
