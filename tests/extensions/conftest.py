@@ -1,4 +1,4 @@
-"""Shared fixtures. Each folder has the name of its extension."""
+"""Shared fixtures. Each folder is named after the extension that it tests."""
 
 from tests.integration.api.conftest import api, database, document, new_owner, server
 from tests.integration.conftest import attempts_are_counted, harness

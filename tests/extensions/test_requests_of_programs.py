@@ -1,4 +1,4 @@
-"""Requests of real programs, recorded by a server that accepts any request. Long texts are replaced."""
+"""Requests that real programs sent to a server that accepted any request and recorded it. Long texts are replaced."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Alarms, dashboard and runbooks name metrics and pages that exist. promtool tests the rules."""
+"""The alerts, the dashboard and the runbooks name metrics and pages that exist. promtool tests the rules."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_the_dashboard_equals_the_output_of_its_script() -> None:
 
 
 def panels_of(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The panels of a dashboard by their metrics, without the overview."""
+    """Returns the panels of a dashboard by their metrics. The overview is left out."""
     panels = [panel for panel in board["panels"] if panel["type"] == "timeseries"]
     return {panel["description"].partition(":")[0]: panel for panel in panels}
 
@@ -138,7 +138,7 @@ def test_a_panel_shows_the_limit_of_its_alarm() -> None:
 
 
 def test_no_label_is_a_word_of_a_client() -> None:
-    """A label has the values of a table, a list of the operator's, or a set in the code."""
+    """The values of a label come from a table, from a list of the operator, or from a set in the code."""
     of_operators = {"tool", "server", "provider", "model", "hook", "guard"}
     of_the_code = {
         "state",

@@ -1,4 +1,4 @@
-"""Another answer beside one that is still written, in the dialects."""
+"""A request in a dialect for another answer while the previous answer is still running."""
 
 from typing import Any, get_args
 from unittest.mock import AsyncMock
@@ -10,7 +10,7 @@ from turnstream.domain.chats import OnBusy
 from turnstream.libraries.dialects import chats
 from turnstream.libraries.dialects.schemas import UiOptions
 
-# Whether the answer before is cancelled first.
+# For each `on_busy`: whether the server first cancels the answer that is still running.
 CANCELS: dict[OnBusy, bool] = {"reject": False, "enqueue": False, "interrupt": True, "steer": False, "branch": False}
 
 

@@ -1,4 +1,4 @@
-"""The fields of a chat that clients choose, in each copy of a chat."""
+"""Each copy of a chat has all fields that clients choose."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from turnstream.kit.ids import new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHAT = Chat(new_id(), "ann", None, None, {}, NOW, NOW)
-# A value of each.
+# An example value of each field.
 CHOSEN: dict[str, Any] = {"title": "Tides", "system_prompt": "Rhyme.", "settings": {"model": "m"}}
 ASKS_FOR_SEALED_TEXTS = "libraries.sealed_rows.HAS_SEALED_ROWS"
 STATEMENTS = {

@@ -1,4 +1,4 @@
-"""The container of a contributor has the versions that the tree requires. The comparison needs no engine."""
+"""The development container has the versions that the repository requires. The comparison needs no container engine."""
 
 import json
 import re

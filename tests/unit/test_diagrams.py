@@ -1,4 +1,4 @@
-"""The diagrams are generated from the code, and their names exist."""
+"""The diagrams are generated from the code, and every name in a diagram exists."""
 
 import re
 from xml.etree import ElementTree as ET

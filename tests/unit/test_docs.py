@@ -1,4 +1,4 @@
-"""Comparisons of the pages under docs/ with the code."""
+"""Compares the pages under docs/ with the code."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ TESTS = tomllib.loads((ROOT / "tests/promises.toml").read_text(encoding="utf-8")
 
 
 def rows_after(page: str, heading: str) -> list[list[str]]:
-    """The cells of the first table after a heading, without the table's head."""
+    """Returns the cells of the first table below a heading, without the table's header row."""
     section = page.split(f"\n{heading}\n", 1)[1]
     table = re.search(r"^(\|.*\n)+", section, re.MULTILINE)
     assert table is not None
@@ -76,7 +76,8 @@ def test_every_limit_of_a_plan_is_on_its_page() -> None:
     assert {name.removesuffix("_per_") for name in named} == {*MEASURES, *KEPT}
 
 
-# The words of the page for what each sweep removes. Sweeps with an empty text follow the writes.
+# The words with which the page describes what each sweep removes. A sweep with the value None only cleans up after
+# writes, and the page does not describe it.
 REMOVED = {
     "audit": "audit trail",
     "deleted chats": "marks of deleted chats",
@@ -106,7 +107,7 @@ def test_what_each_sweep_removes_is_on_its_page() -> None:
 
 
 def promises() -> dict[str, str]:
-    """The text of each by its number."""
+    """Returns the text of each promise in the protocol, by its number."""
     return dict(re.findall(r"^\*\*(\w+)\.\*\* (.*?)\n$", PROTOCOL, re.MULTILINE | re.DOTALL))
 
 
@@ -137,7 +138,7 @@ def test_each_extension_that_answers_messages_is_a_dialect() -> None:
         for each in group.endpoints
         if {"requests", "queued_turns"} <= set(each.limits or ())
     }
-    assert answering - {"fork"} == dialects.DIALECTS.keys()  # a fork answers in the protocol of the server
+    assert answering - {"fork"} == dialects.DIALECTS.keys()  # a fork answers in the server's own protocol
 
 
 def test_each_job_of_each_dialect_names_a_test_that_exists() -> None:
@@ -190,7 +191,9 @@ def test_the_table_of_calls_is_the_calls() -> None:
 
 
 def _calls_in(cell: str) -> Iterator[str]:
-    """A method without a path belongs to the next path: `GET` or `PUT /a`."""
+    """Yields the calls that a table cell names. A method without a path belongs to the next path, as in `GET` or `PUT
+    /a`.
+    """
     methods: list[str] = []
     for code in re.findall("`([^`]+)`", cell):
         method, _, path = code.partition(" ")
@@ -210,7 +213,7 @@ def test_the_table_of_refusals_has_every_code() -> None:
     assert sorted(told) == sorted(get_args(RefusalCode))
 
 
-# Failures of a summary or of a count alone: no turn ends by them.
+# Failures of a summary or of a token count, which do not end a turn.
 _ASIDE = {"bad_count", "breaker_open", "no_summary"}
 
 
@@ -245,7 +248,7 @@ def test_the_diagram_of_the_states_is_the_table_of_the_code() -> None:
 def test_the_table_of_the_states_of_a_job_is_the_table_of_the_code() -> None:
     rows = rows_after(STATES, "## A job")
     edges = {(now, then) for froms, then, _ in rows for now in froms.split(", ")}
-    again = {("running", "running")}  # by another replica
+    again = {("running", "running")}  # another replica has taken over the job
     begins = {("none", "due"), ("none", "detached")}
     assert edges == {(now, then) for now, ways_out in JOB_TRANSITIONS.items() for then in ways_out} | again | begins
 
@@ -369,7 +372,7 @@ def _leads(file: Path, place: str) -> bool:
 
 
 def _places_in(page: Path) -> set[str]:
-    """The anchors of headings at GitHub."""
+    """Returns the anchors that GitHub generates for the headings."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -391,7 +394,7 @@ def test_paths_below_the_server_exist(page: str) -> None:
 
 @pytest.mark.parametrize("script", ["Makefile", ".ci/run", ".ci/pythons", ".ci/newest", ".ci/versions.txt"])
 def test_files_that_a_script_names_exist(script: str) -> None:
-    """pytest runs no tests if one of the given folders is missing."""
+    """pytest runs no tests if a given folder is missing, so the folders in a script must exist."""
     named = re.findall(
         r"(?<![\w/.])(?:\.ci|app|docs|migrations|tests)/[\w/.-]*\w", (ROOT / script).read_text(encoding="utf-8")
     )

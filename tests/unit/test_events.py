@@ -1,4 +1,4 @@
-"""Every event and every notice of a turn, as the clients, the page and the conformance suite know it."""
+"""The clients, the page and the conformance suite know every event and every notice of a turn."""
 
 import ast
 from pathlib import Path
@@ -14,12 +14,12 @@ from turnstream_conformance import scenarios, server
 
 APP = Path(__file__).parents[2] / "app"
 NOTICES = EVENTS.keys() - _EVENTS.keys()
-ASKED_FOR = {"caught_up"}  # comes only to a client that asks for it
+ASKED_FOR = {"caught_up"}  # only a client that asks for this event receives it
 OF_CONNECTIONS = ASKED_FOR | {"access_ended"}
 
 
 def test_each_event_has_a_name() -> None:
-    assert {*get_args(Event)} - {TurnEnd} == _NAMES.keys()  # the name of an end has the status of the turn
+    assert {*get_args(Event)} - {TurnEnd} == _NAMES.keys()  # the event's name contains the status of the turn
     assert {*_NAMES.values()} == {name for name in _EVENTS if name.partition("_")[2] not in ENDED}
 
 
@@ -56,4 +56,4 @@ def test_each_notice_of_a_turn_is_described() -> None:
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
         if getattr(node.func, "attr", getattr(node.func, "id", "")) in {"notify", "Notice"}
     }
-    assert sent == NOTICES - {"access_ended"}  # a frame of the connection
+    assert sent == NOTICES - {"access_ended"}  # the connection sends this frame, and not the turn

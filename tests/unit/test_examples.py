@@ -1,4 +1,4 @@
-"""Every block of code of the documentation is run or validated by a test, or is named here with the reason why not."""
+"""A test runs or validates each code block of the documentation, or this module names the reason why none does."""
 
 import ast
 import json
@@ -59,7 +59,8 @@ GUARDRAILS = "tests/extensions/guardrails/test_guardrails.py::"
 ANOTHER_API = "tests/integration/api/test_extensions.py::test_the_api_of_the_page_of_providers_answers"
 MODELS = "tests/unit/test_models_page.py::"
 
-# The test of the code blocks of one language below one heading, or a reason, which does not begin with `tests/`.
+# For the code blocks of one language below one heading: the test that checks them, or a reason why no test does. A test
+# begins with `tests/`.
 OF_THE_PAGE = "tests/integration/api/test_extensions.py::test_the_extension_of_the_page_counts"
 BY_LINK = "tests/extensions/approval_links/test_approval_links.py::test_a_manager_approves_by_link"
 LOGIN_ISSUERS = "tests/extensions/login/test_settings.py::test_the_issuers_of_the_page_can_be_read"
@@ -424,7 +425,8 @@ def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) ->
     }
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
     homes = _homes()
-    foreign = imports - sys.stdlib_module_names - {"turnstream", "fastapi", "turnstream_client"}  # of those who use it
+    # programs that use turnstream import these packages
+    foreign = imports - sys.stdlib_module_names - {"turnstream", "fastapi", "turnstream_client"}
     names = {name: {home.lower().replace("_", "-") for home in homes.get(name, ())} for name in foreign}
     assert [name for name in foreign if not names[name] & locked] == []
 

@@ -1,4 +1,4 @@
-"""The extensions of a server: the selected ones of the installed extensions."""
+"""The extensions of a server: the settings select them from the installed extensions."""
 
 import re
 import tomllib
@@ -29,7 +29,7 @@ THIRD = Extension("third", "a third one", settings=LoginSettings)
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Makes entry points, by name and value, all that are installed."""
+    """Replaces all installed entry points by these names and values."""
 
     def install(**values: str) -> None:
         points = [EntryPoint(name, value, GROUP) for name, value in values.items()]
@@ -69,7 +69,9 @@ def test_an_unknown_name_is_refused_with_those_that_are_installed(install: Insta
 def test_a_setting_of_an_extension_that_is_left_out_is_refused(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that people log in to is not open because the extension for that is left out."""
+    """If a setting requires a login, a server without the login's extension must refuse to start, and not serve
+    everyone.
+    """
     install(first=f"{__name__}:FIRST", third=f"{__name__}:THIRD")
     assert chosen("first") == ["first"]
     monkeypatch.setenv("TURNSTREAM_LOGIN", "here")
@@ -106,7 +108,7 @@ def test_a_module_of_tests_needs_the_extension_of_its_folder_and_those_that_it_i
 
 
 def test_tests_are_marked_with_names_of_extensions() -> None:
-    """A misspelt name is never installed, and its test would never run."""
+    """An extension with a misspelt name is never installed, so a test that is marked with the name would never run."""
     projects = (
         tomllib.loads(path.read_text(encoding="utf-8"))
         for path in (ROOT / "pyproject.toml", *ROOT.glob("app/*/pyproject.toml"))

@@ -23,7 +23,7 @@ TOOLS = turn_of(
 
 
 def cut(turn: Turn, index: int) -> tuple[list[tuple[str, str | None]], str | None, list[str | None]]:
-    """The remaining blocks, and the stop reasons of the turn and of its rounds."""
+    """Cuts the turn after a block. Returns the remaining blocks, and the stop reasons of the turn and of its rounds."""
     made = cut_after(turn, index).turn
     assert [block.index for block in made.blocks] == list(range(len(made.blocks)))
     blocks = [(block.type, block.tool_use_id) for block in made.blocks]

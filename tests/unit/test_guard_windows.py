@@ -1,4 +1,6 @@
-"""Windows of guards: the delayed and the released text, independent of the cuts between deltas."""
+"""Windows of guards: the text that is held back and the text that is released do not depend on how deltas split the
+text.
+"""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ def spans_of(text: str) -> list[TextSpan]:
 
 
 def released(window: Window, pieces: Sequence[str]) -> list[str]:
-    """The released text after each piece, and at the end."""
+    """Returns the text that is released after each piece and at the end."""
     shown: list[str] = []
     for place, piece in enumerate([*pieces, ""]):
         final = place == len(pieces)

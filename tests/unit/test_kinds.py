@@ -1,4 +1,4 @@
-"""Every row of the table of block kinds, as the clients, the dialects, the providers and the pages know it."""
+"""The clients, the dialects, the providers and the pages know every row of the table of block kinds."""
 
 import json
 import re
@@ -57,7 +57,7 @@ ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "app/turnstream/web/static"
 PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted(STATIC.glob("*.js")))
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
-CONTENT = "c0ffee"  # found again in everything that carries the block
+CONTENT = "c0ffee"  # The test searches for this content in everything that contains the block.
 
 
 def each_kind(chosen: Callable[[BlockKind], bool] = lambda _: True) -> pytest.MarkDecorator:
@@ -92,7 +92,7 @@ DATA: dict[str, dict[str, Any] | None] = {
 
 
 def example(kind: BlockKind, index: int = 0) -> Block:
-    """A closed block of this kind, as in a row."""
+    """Returns a closed block of this kind, as a row stores it."""
     data = DATA[kind.name]
     text = "" if kind.family == "file" or kind.name == REDACTED_THINKING else CONTENT
     if kind.streams == "input":
@@ -111,7 +111,9 @@ def example(kind: BlockKind, index: int = 0) -> Block:
 
 
 def turn_with(kind: BlockKind) -> Turn:
-    """An assistant turn with the example in its one round; a result stands behind its call."""
+    """Returns an assistant turn with one round that contains the example. If the example is a result, its call precedes
+    it.
+    """
     before = [call()] if kind.family == "result" else []
     reason = COMPACTED if kind.name == SUMMARY else "tool_use"
     limits = Limits(provider_edits=(COMPACTION,))
@@ -146,7 +148,8 @@ def test_the_log_has_a_block_before_or_behind_the_stop_of_its_round(kind: BlockK
 @each_kind()
 def test_a_later_request_carries_a_block_where_its_row_says(kind: BlockKind) -> None:
     turn = turn_with(kind)
-    if kind.sent == "in_place":  # a provider's call is sent with its result, a thought with the content after it
+    # a provider's call is sent only with its result, and a thought only with the content that follows
+    if kind.sent == "in_place":
         answer = Block(1, 1, 1, "web_tool_result", data='{"tool_use_id":"a"}', tool_use_id="a")
         turn = replace(turn, blocks=(*turn.blocks, answer, text(index=2)))
     ahoy = Block(0, 0, 0, TEXT, "Ahoy")
@@ -230,7 +233,7 @@ def test_each_dialect_is_here() -> None:
 
 
 AI_SDK: dict[Shown, tuple[str, str]] = {
-    # the first chunk of the stream, and the part of a message
+    # the first chunk of the stream, and the type of the message part
     "prose": ("text-start", "text"),
     "thought": ("reasoning-start", "reasoning"),
     "hidden_thought": ("data-", "data-"),
@@ -302,7 +305,7 @@ def test_anthropic_streams_the_blocks_of_its_messages(kind: BlockKind) -> None:
 
 
 AG_UI: dict[Shown, tuple[str, str]] = {
-    # the first event of the run, and the role of the message
+    # the first event in the run, and the role of the message
     "prose": ("TEXT_MESSAGE_START", "assistant"),
     "thought": ("REASONING_START", "reasoning"),
     "hidden_thought": ("ACTIVITY_SNAPSHOT", "activity"),
@@ -360,19 +363,19 @@ def _look(part: TurnPart, kind: BlockKind) -> Shown:
             return "inside_call"
         case SummaryLine(name=name) if name != kind.name.replace("_", " "):
             return "note"
-        case _:  # the terminal shows the names of files only
+        case _:  # for files, the terminal shows only their names
             return "file" if kind.family == "file" else "raw"
 
 
 @each_kind(lambda kind: kind.shown != "raw")
 def test_the_page_knows_every_kind(kind: BlockKind) -> None:
-    """By its name in a string or in a table, or by a common ending."""
+    """The page's script contains the kind's name as a string or as a key, or tests for the ending of the name."""
     endings = re.findall(r"endsWith\('(\w+)'\)", PAGE)
     named = re.search(rf"'{kind.name}'|[{{,]\s*{kind.name}\s*[,:}}]", PAGE)
     assert named or any(kind.name.endswith(ending) for ending in endings)
 
 
-# The kinds that the text of a chat omits: thoughts, and blocks for the server or the provider alone.
+# The kinds that the text of a chat omits: thoughts, and blocks that only the server or the provider reads.
 NOT_IN_THE_TEXT = {
     *("thinking", "redacted_thinking", "server_tool_use", "mcp_tool_use"),
     *("compaction", "summary", "shortened", "verdict"),
@@ -398,7 +401,7 @@ def test_the_protocol_describes_every_kind_of_ours(kind: BlockKind) -> None:
 
 @each_kind(lambda kind: kind.streams is not None and kind.name not in CALLS)
 def test_guards_check_all_text_that_a_model_streams(kind: BlockKind) -> None:
-    """The summary of a provider is sent back to it as it came."""
+    """Guards skip only the provider's summary, which must be sent back to the provider unchanged."""
     assert (kind.guarded is None) == (kind.name == PROVIDER_SUMMARY)
 
 
@@ -409,8 +412,8 @@ def test_what_is_guarded_is_streamed(kind: BlockKind) -> None:
 
 # --- the searches ----------------------------------------------------------------------------------------------------
 
-# The kinds outside of the search. A new kind is either here, or in the index: its functions, the statement that finds a
-# match in a message, and the search without an index.
+# The kinds that the search omits. Each new kind must be listed here or be indexed: then the index's functions, the
+# statement that finds a match in a message, and the search without an index must know the kind.
 NOT_SEARCHED = {
     *("thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "image", "document"),
     *("compaction", "summary", "shortened", "report", "verdict"),

@@ -1,4 +1,4 @@
-"""The limits of a request: the operator's settings are defaults, and maximums for budgets."""
+"""The limits in a request: the operator's settings are the defaults, and for budgets also the maximums."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""The examples of docs/models.md are true."""
+"""The examples in docs/models.md are true."""
 
 import re
 from pathlib import Path

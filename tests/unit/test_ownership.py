@@ -1,4 +1,4 @@
-"""The path of each table from its rows to their owner is correct."""
+"""For each table, the declared path from a row to the row's owner is correct."""
 
 import re
 from inspect import signature
@@ -26,7 +26,7 @@ def test_every_table_names_the_shortest_path_that_its_columns_have(table: Stored
 
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_of_a_chat_or_turn_are_deleted_with_it(table: StoredTable) -> None:
-    """The foreign key deletes them; an erasure deletes rows of turns without a foreign key."""
+    """A foreign key deletes the rows. Rows of turns that have no foreign key are deleted by an erasure."""
     path = table.ownership.path
     if path in {"chat_id", "turn_id"}:
         keys = [key for key in table.foreign_keys if path in key.columns]

@@ -1,4 +1,6 @@
-"""The pool of connections: each is lent to one task, in the order of the tasks, and none is lost."""
+"""The pool of connections lends each connection to one task at a time, serves tasks in their order, and loses no
+connection.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -30,7 +32,7 @@ class Connection:
 
 
 def pool_of(size: int) -> tuple[Pool, list[Connection]]:
-    """The pool, and the connections that it has opened."""
+    """Returns a pool, and the list of the connections that the pool opens."""
     opened: list[Connection] = []
 
     async def connect() -> Connection:
@@ -111,7 +113,7 @@ async def test_a_connection_that_cannot_be_used_again_makes_room_for_a_new_one(l
     assert other is opened[1]
     assert connection.closed
     pool.release(other)
-    other.closed = True  # while it is idle
+    other.closed = True  # the connection is closed while it is idle
     assert await pool.acquire() is opened[2]
 
 

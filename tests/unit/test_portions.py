@@ -1,4 +1,4 @@
-"""The work for an endless chat or answer is done in portions, with other work after each step."""
+"""The server processes an endless chat or answer in portions, and lets other work run after each portion."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -125,7 +125,7 @@ async def test_a_result_whose_call_was_lost_is_a_message_of_its_own() -> None:
 
 
 async def test_a_result_of_the_provider_may_name_its_call_by_an_invalid_id() -> None:
-    """Blocks of a provider are stored unchanged."""
+    """The server stores blocks of a provider unchanged, so an id in a block may have any type."""
     blocks = [
         Block(0, 1, 1, "server_tool_use", "{}", tool_use_id="1", name="web_search"),
         Block(1, 1, 1, "web_search_tool_result", data='{"tool_use_id": ["1"], "content": []}'),

@@ -1,4 +1,4 @@
-"""The projection of a log: the same blocks close for every reader, however the log was cut and retracted meanwhile."""
+"""The projection of a log closes the same blocks for every reader, even if the log was cut or retracted meanwhile."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -65,7 +65,7 @@ def state(projection: Projection) -> tuple[Sequence[Closed], int]:
 
 
 class Follower:
-    """A reader that begins at any time, and has the projection of the marks before."""
+    """A reader that starts at any place in the log. Its projection is built from the marks before this place."""
 
     def __init__(self, writer: Writer, replica: int, place: int) -> None:
         self._writer = writer

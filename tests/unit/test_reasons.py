@@ -1,4 +1,4 @@
-"""The sentences about an open turn, for each thing that it may wait for."""
+"""For each thing that an open turn may wait for, a sentence names the reason."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The cache of recent chats is bounded."""
+"""The cache of recent chats has a bounded size."""
 
 from datetime import UTC, datetime
 from typing import get_args
@@ -33,7 +33,8 @@ def test_a_chat_with_much_text_is_not_kept() -> None:
         assert recent.take(Target("ann", chat.id)) is None
 
 
-# Whether a message gets its position without a read: not if an open turn of another replica may apply it as a steer.
+# Whether the server finds the position of a message without a read. For a steer it must read, because another replica
+# may run the open turn that would apply the steer.
 WITHOUT_A_READ: dict[OnBusy, bool] = {
     "reject": True,
     "enqueue": True,

@@ -1,4 +1,4 @@
-"""The checks before a release is built; `tests/acceptance/test_release.py` builds one."""
+"""The checks that run before a release is built. `tests/acceptance/test_release.py` builds a release."""
 
 import json
 import re

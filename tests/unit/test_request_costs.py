@@ -1,4 +1,4 @@
-"""The costs of a request before its handler, as counts that are equal on every machine."""
+"""The costs of a request before its handler runs, as counts that are equal on every machine."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -13,7 +13,7 @@ from turnstream.main import application
 
 _APP = application(Settings())
 _GROUPS: list[CallGroup] = _APP.state.call_groups
-# The calls of a turn, and the most routes that such a request may be compared with.
+# The API calls of a turn, and the maximum of routes that the server may compare with such a call.
 _CALLS = (
     ("POST", "/api/chats"),
     ("POST", "/api/turns"),
@@ -31,7 +31,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _bodies() -> set[type[BaseModel]]:
-    """All pydantic models in bodies of requests."""
+    """Returns all pydantic models that occur in bodies of requests."""
     found: set[type[BaseModel]] = set()
     rest = [model for group in _GROUPS for each in group.endpoints for model in _models_in(each.takes)]
     while rest:

@@ -1,4 +1,4 @@
-"""Requests that come at once begin in portions, between which streams get their turn."""
+"""Requests that arrive at once start in portions, and streams get their turn between the portions."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ async def test_a_burst_of_requests_begins_in_its_order_over_several_iterations_o
     counting = [loop.call_soon(count)]
     requests = [asyncio.create_task(request(number)) for number in range(100)]
     await asyncio.sleep(0)
-    requests[50].cancel()  # its client has disconnected
+    requests[50].cancel()  # the client of this request has disconnected
     await asyncio.wait(requests)
     counting[0].cancel()
     assert [number for _, number in begun] == [number for number in range(100) if number != 50]

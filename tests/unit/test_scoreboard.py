@@ -1,4 +1,4 @@
-"""The page of benchmarks has the figures of its JSON, and the check of interrupted texts can fail."""
+"""The page of benchmarks has the figures of its JSON file, and the check for interrupted texts can fail."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The length of sentences in pages and docstrings, and the form of the texts of refusals, from the tree itself."""
+"""Checks the length of sentences in pages and docstrings, and the form of the texts of refusals, in the source."""
 
 import ast
 import re
@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.pages import PAGES, ROOT
 
-LONGEST = 35  # words of a sentence, or of a part that ends in a colon or a semicolon
+LONGEST = 35  # the limit of words in a sentence, or in a part that ends in a colon or a semicolon
 LONGEST_IN_PAGES = 25
 
 _END = re.compile(r"(?<=[.!?:;])[\"*)]*\s+(?=\S)|(?<=[.!?])\*\* | · ")
-_TREE = re.compile(r"^.*[├└│].*$", re.MULTILINE)  # the drawing of errors
+_TREE = re.compile(r"^.*[├└│].*$", re.MULTILINE)  # the lines that draw the tree of errors
 
 
 def sentences(prose: str) -> Iterator[str]:
-    """Sentences of paragraphs, items and cells. Code counts as one word, an address as none."""
+    """Yields the sentences of paragraphs, items and cells. Code counts as one word, and a link's address as no word."""
     prose = re.sub(r"^\s*```.*?^\s*```\s*$", "\n", prose, flags=re.MULTILINE | re.DOTALL)
     for unit in _units(_TREE.sub("", prose)):
         words = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "X", unit))
@@ -75,7 +75,7 @@ def test_no_sentence_of_a_docstring_is_too_long() -> None:
 
 
 def _refusals() -> set[str]:
-    """The names of all classes that answer a request with a problem, by their bases."""
+    """Returns the names of all classes that answer a request with a problem. The classes are found by their bases."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for tree in _trees().values()
@@ -85,11 +85,11 @@ def _refusals() -> set[str]:
     found = {"RequestRefused"}
     while more := {name for name, parents in bases.items() if parents & found} - found:
         found |= more
-    return found - {"NotOnStandby"}  # of the code alone: the primary answers instead
+    return found - {"NotOnStandby"}  # only the code sees this refusal, because the primary answers instead
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Each text of a refusal with its place; a value in it is `{…}`."""
+    """Yields each text of a refusal with its place in the code. `{…}` replaces a value in the text."""
     names = _refusals()
     for path, tree in _trees().items():
         for node in ast.walk(tree):
@@ -103,7 +103,8 @@ def _texts() -> Iterator[tuple[str, str]]:
                     pass
 
 
-# A noun, a field or an order to the caller comes first, never a pronoun. A value may be a whole sentence.
+# The text begins with a noun, a field or an instruction to the caller, never with a pronoun. A value may be a whole
+# sentence.
 _FORM = re.compile(r"(?!(?:It|They|One|Those|That|Its|What|Where|You)\b)(?:[A-Z`]|\{…\}).*(?:\.|\{…\})", re.DOTALL)
 
 

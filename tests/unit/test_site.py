@@ -27,7 +27,7 @@ def test_the_index_for_models_has_every_page_with_its_first_sentence() -> None:
     assert [line for line in lines if not line.rpartition(".md): ")[2]] == []
 
 
-@pytest.mark.filterwarnings("ignore::sphinx.deprecation.RemovedInSphinx11Warning")  # of myst-parser
+@pytest.mark.filterwarnings("ignore::sphinx.deprecation.RemovedInSphinx11Warning")  # myst-parser causes this warning
 @pytest.mark.parametrize(
     ("link", "is_right"), [("other.md#a-heading", True), ("other.md#no-heading", False), ("none.md", False)]
 )

@@ -1,4 +1,4 @@
-"""A soak of servers in good health finds memory and tables that grow, and turns that ran twice."""
+"""The check of a soak run reports memory or tables that grow in healthy servers, and turns that ran twice."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SAMPLES = range(60)
 
 
 def measured(memory: float = 0.0, table: float = 0.0, rows: float = 0.0, second_runs: int = 0) -> Measured:
-    """Growth per sample: of the server's bytes, and of a table's bytes and rows."""
+    """Returns measurements that grow by these amounts per sample: the server's bytes, and a table's bytes and rows."""
     return Measured(
         second_runs=second_runs,
         seconds=[5.0 * at for at in SAMPLES],

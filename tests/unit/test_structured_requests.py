@@ -1,4 +1,4 @@
-"""Structured turns with a schema that the provider enforces, or with a tool for the output."""
+"""Structured turns: the provider enforces the schema, or the model calls a tool for the output."""
 
 import json
 from collections.abc import Sequence

@@ -60,7 +60,7 @@ def test_the_warnings_that_are_remembered_are_bounded() -> None:
     assert len(libraries._passed) <= 1000
 
 
-# Log lines and prints of a server, each with a word of its output at standard error.
+# Statements that log or print in a server, each with a text that standard error must contain.
 LINES = {
     "half of a character": ("log.info('event', text='a \\ud800')", '"event":"\'event\'"'),
     "a value whose repr raises": ("log.info('event', value=Bad())", '"event":"\'event\'"'),

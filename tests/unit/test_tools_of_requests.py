@@ -1,4 +1,4 @@
-"""The tools of a request on a server with many tools: MCP servers list up to 500 each."""
+"""A request on a server with many tools: each MCP server may list up to 500 tools."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ MODELS = Models([ProviderModels(ScriptedProvider([]), [Model("any")])])
 
 
 class Counted:
-    """A source of many tools that counts how often it is looked at."""
+    """A source of many tools, which counts how often the tools are looked up."""
 
     def __init__(self, count: int) -> None:
         self._tools = {

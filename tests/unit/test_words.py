@@ -1,4 +1,6 @@
-"""The words of the code: a complete and true glossary, type names that exist once, prose in plain technical English."""
+"""Checks the words of the code: the glossary is complete and true, type names are unique, and prose is plain technical
+English.
+"""
 
 import ast
 import io
@@ -23,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS, *OVERVIEW_EVENTS}
 
-# Words of everyday speech, in place of the field's words: decode, append, notify, return, name, must.
+# Everyday words that must not replace the field's words: decode, append, notify, return, name, must.
 _EVERYDAY = re.compile(
     r"\b(hears?|heard|told|said|saying|whoever|shall|rung|somebody|by the way)\b",
     re.IGNORECASE,
@@ -35,7 +37,7 @@ _GRAMMAR = re.compile(
     r"|(?:^|[.] )(?:What|Where|Those|Whose|One that)\b"
 )
 
-# The same in pages. A question may begin with "What", a condition begins with "if".
+# The same rules for pages. A question may begin with "What", and a condition begins with "if".
 _PAGES = re.compile(
     rf"{_EVERYDAY.pattern}|\b(?:goes|go|going|went|gone) on\b|\banew\b|\bstands?\b(?! in for\b|-ins?\b)"
     r"|\bwhere (?:it|that|one)\b"
@@ -45,13 +47,13 @@ _PAGES = re.compile(
 
 
 class _Module(NamedTuple):
-    """The parts of a module for the tests; its tree is a hundred times as large."""
+    """The parts of a module that the tests read. The syntax tree of the module is a hundred times larger."""
 
     header: str
     is_empty: bool
-    classes: list[str]  # public ones
+    classes: list[str]  # only public classes
     names: set[str]
-    prose: list[tuple[int, str]]  # docstrings and comments with their lines
+    prose: list[tuple[int, str]]  # docstrings and comments, each with its line
 
 
 @cache
@@ -84,7 +86,7 @@ def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunc
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Only a line with a `#` may have one; of these the tokenizer decides."""
+    """Yields the comments with their lines. A text without a `#` has no comments; otherwise the tokenizer decides."""
     if "#" not in text:
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -112,7 +114,7 @@ def _names_of_the_code() -> set[str]:
 
 
 def test_the_glossary_has_every_class_of_the_domain() -> None:
-    """The map of the tables has every table, the protocol every event: test_docs.py."""
+    """test_docs.py checks that the map of the tables names every table, and that the protocol names every event."""
     domain = {name for name, path in _public_classes() if path.parent == ROOT / "app/turnstream/domain"}
     assert sorted(domain - _entries()) == []
 
@@ -140,7 +142,9 @@ def test_docstrings_and_comments_are_plain_technical_english(rule: re.Pattern[st
 
 
 def _page_lines() -> Iterator[tuple[Path, int, str]]:
-    """Prose of the pages for users, without code, headings, addresses, and words of the chat page (in italics)."""
+    """Yields the prose of the user pages. It omits code, headings, addresses, and words of the chat page, which are in
+    italics.
+    """
     for page in PAGES:
         if page.is_relative_to(ROOT / "tests"):
             continue

@@ -1,4 +1,4 @@
-"""The views and actions of operators for all owners and replicas, and the audit entries about the actions."""
+"""What operators see and do for all owners and replicas, and the audit entries about their actions."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ async def operator(server: Server, document: Document) -> AsyncIterator[Client]:
 
 
 async def now_when(operator: Client, fits: Callable[[Any], bool]) -> Any:
-    """The first state of the operator's stream for which `fits` is true."""
+    """Returns the first state in the operator's stream for which `fits` is true."""
     async with operator.follow("/api/admin/stream") as events:
         async for event in events:
             if event.name == "now" and fits(event.data):
@@ -54,7 +54,7 @@ def shown(now: Any, said: Said) -> Any:
 
 
 async def running(server: Server, client: Client, *more: Any) -> tuple[Said, Pause]:
-    """A running turn whose provider pauses after the first word."""
+    """Starts a turn whose provider pauses after the first word."""
     pause = Pause()
     said = await client.say(await client.chat(), model=server.scripts.model(pausing(pause, "One ", "two."), *more))
     await pause.reached.wait()
@@ -62,7 +62,7 @@ async def running(server: Server, client: Client, *more: Any) -> tuple[Said, Pau
 
 
 async def audited(server: Server, said: Said) -> list[tuple[str, str | None, str]]:
-    """The audit entries about the turn: kind, owner, and the status of the turn in the entry."""
+    """Returns the audit entries about the turn. Each has its kind, its owner, and the turn's status at that time."""
     entries = await newest_entries(server.services.storage.database, None, "turn.", 1, 100)
     of_turn = [entry for entry in entries if entry.detail["turn"] == said.assistant["id"]]
     assert all(entry.actor is not None and entry.actor.startswith("token:") for entry in of_turn)

@@ -1,4 +1,6 @@
-"""AG-UI beyond the tests with its own client (tests/node): questions of running tools, files, prompts, refusals."""
+"""Cases of AG-UI that AG-UI's own client (tests/node) does not test: questions of running tools, files, prompts,
+refusals.
+"""
 
 import asyncio
 import json
@@ -257,7 +259,7 @@ async def test_a_run_continues_from_results_of_an_unknown_thread(server: Server,
     sent = [(message.role, [block.type for block in message.blocks]) for message in asked.messages]
     assert sent == [("user", ["text"]), ("assistant", ["tool_use"]), ("user", ["tool_result"])]
     assert "look" in [each.name for each in asked.tools]
-    again = await run(api, thread, *begun, model=model, tools=page)  # a retry after a lost response
+    again = await run(api, thread, *begun, model=model, tools=page)  # the client retries after it has lost the response
     assert [event["type"] for event in again] == [event["type"] for event in events]
     stored = (await thread_of(api, thread))["messages"]
     assert [message["role"] for message in stored] == ["user", "assistant", "tool", "assistant"]
@@ -328,11 +330,11 @@ async def test_an_answer_continues_from_results_of_unknown_calls_behind_the_last
     thread, called = str(uuid4()), {"id": "m2", "role": "assistant", "toolCalls": [CALLED]}
     await run(api, thread, user("Hello?", "m0"), model=model)
     known = (await thread_of(api, thread))["messages"]
-    # The client calls a tool without a user message in between.
+    # The client sends a result without a new message of the user.
     await run(api, thread, *known, called, LOOKED, model=model)
     reply = ("assistant", ["text", "tool_use"])
     assert kinds_in(provider.requests[1]) == [("user", ["text"]), reply, ("user", ["tool_result"])]
-    # The client compacts the thread. The server knows none of the messages, so the run starts a branch.
+    # The client sends a compacted thread. The server knows none of its messages, so the run starts a branch.
     compacted = [user("It is about the sea.", "s"), {**called, "id": "m9"}, {**LOOKED, "content": "Algae."}]
     await run(api, thread, *compacted, model=model)
     assert kinds_in(provider.requests[2]) == [

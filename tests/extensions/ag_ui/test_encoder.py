@@ -1,4 +1,4 @@
-"""The events of the run encoder, without a server."""
+"""The encoder turns the events of a run into AG-UI's events. These tests need no server."""
 
 import json
 

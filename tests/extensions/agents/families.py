@@ -1,4 +1,4 @@
-"""A family of agents with three levels: leads run in parallel, and each lead runs its scouts one after the other."""
+"""A family of agents with three levels: leads run in parallel, and each lead runs its scouts one after another."""
 
 import json
 
@@ -8,8 +8,8 @@ def calling(name: str, task: str) -> str:
 
 
 def family(leads: int, scouts: int, words: int) -> str:
-    """The message that starts the family. A lead calls one scout per round, so an interrupted round makes no call
-    twice.
+    """Returns the message that starts the family. A lead calls one scout per round, so an interrupted round cannot call
+    a scout twice.
     """
     tasks = [
         [calling("scout", f"/say {_said(lead, scout, words)}") for scout in range(scouts)] for lead in range(leads)
@@ -18,10 +18,10 @@ def family(leads: int, scouts: int, words: int) -> str:
 
 
 def report(lead: int, scouts: int, words: int) -> str:
-    """The expected answer of a lead: the text of each scout, once."""
+    """Returns the expected answer of a lead, which contains the text of each scout once."""
     return "\n\n".join(f"scout returned:\n\n> {_said(lead, scout, words)}" for scout in range(scouts))
 
 
 def _said(lead: int, scout: int, words: int) -> str:
-    """Unique words for each scout: a text of equal parts would hide a lost or repeated part."""
+    """Returns words that are unique for each scout, because repeated words would hide a lost or repeated part."""
     return " ".join(f"{lead}.{scout}.{word}" for word in range(words))

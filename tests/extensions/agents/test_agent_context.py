@@ -1,4 +1,4 @@
-"""The part of the calling conversation in the task message of an agent."""
+"""The task message of an agent contains the selected part of the calling conversation."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ PATH = [*EARLIER, replace(message(3, "Which hill?", PICTURE), id=USER_TURN), CAL
 
 
 def given(path: Sequence[Turn], turns: ContextTurns, selected: Sequence[str]) -> list[str]:
-    """The blocks before the task: the text of a text block, the type of any other block."""
+    """Returns the blocks that precede the task: a text block as its text, and another block as its type."""
     blocks = message_of_task(path, turns, selected, "Go.")
     assert [block.index for block in blocks] == list(range(len(blocks)))
     assert blocks[-1].text == "Go."

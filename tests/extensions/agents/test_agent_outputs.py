@@ -1,4 +1,4 @@
-"""Agents with an output schema: the answer is JSON and matches the schema."""
+"""Agents with an output schema: the agent's answer is JSON that matches the schema."""
 
 import json
 from collections.abc import AsyncIterator

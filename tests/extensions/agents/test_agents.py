@@ -1,4 +1,4 @@
-"""Agents as tools: each call is a turn in a new chat, and the chat belongs to the calling turn."""
+"""Agents as tools: each call of an agent is a turn in a new chat, which belongs to the calling turn."""
 
 import asyncio
 from collections.abc import AsyncIterator

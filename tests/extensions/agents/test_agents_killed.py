@@ -1,4 +1,4 @@
-"""A server is killed at each step of an agent's call: the agent runs once, and the calling turn ends."""
+"""A server is killed at each step of an agent's call. Still, the agent runs once, and the calling turn ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ description = "Leads scouts."
 prompt = "Lead."
 tools = ["scout", "lead"]
 """
-# While a test holds this lock, the transaction that posts a child blocks halfway.
+# While a test holds the lock, the transaction that posts the turn of an agent blocks halfway.
 HALTS = """
 CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';

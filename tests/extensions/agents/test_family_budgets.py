@@ -1,4 +1,4 @@
-"""One token budget for a turn and for all agents below the turn."""
+"""A turn and all agents below it share one token budget."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ from turnstream.storage.owners.accounts import Accounts
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-A_ROUND = 15  # tokens of each scripted reply
+A_ROUND = 15  # tokens that each scripted reply uses
 CHILDREN = "chats JOIN turns ON turns.chat_id = chats.id WHERE of_turn IS NOT NULL AND role = 'assistant'"
 
 
@@ -77,7 +77,7 @@ def within(model: str, **limits: float) -> dict[str, Any]:
 async def test_agents_side_by_side_use_one_budget_and_end_with_it(
     server: Server, api: Client, database_url: str
 ) -> None:
-    """Each of the three agents alone would use the whole budget."""
+    """Each of the three agents alone would use up the budget."""
     count = 0
 
     def reply(request: ModelRequest) -> Reply:
@@ -141,7 +141,9 @@ async def test_an_agent_has_the_seconds_that_the_turn_has_left(server: Server, a
 
 
 async def test_simultaneous_calls_see_the_reservations_of_each_other(server: Server) -> None:
-    """Ten requests need ten tokens each. Four requests start, because earlier reservations stay below the budget."""
+    """Each of the ten requests reserves ten tokens of a budget of 35. Four requests start, because the earlier
+    reservations are still below the budget.
+    """
     accounts, root = Accounts(server.services.storage.database), uuid4()
     request = TurnRequest("plain", limits=Limits(budget_tokens=35), root_turn=root)
     turns = [Turn(uuid4(), uuid4(), None, "assistant", "running", 1, request) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""Handoff: the answer of an agent becomes the answer of the turn, without another model call."""
+"""Handoff: the answer of an agent becomes the answer of the calling turn, without another model call."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -171,7 +171,7 @@ description = "Answers."
 prompt = "Answer."
 handoff = true
 """
-# While a test holds the lock, each of these writes blocks inside its transaction.
+# While a test holds the lock, the writes that WRITES lists wait inside their transaction.
 HALTS = """
 CREATE FUNCTION halt() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';

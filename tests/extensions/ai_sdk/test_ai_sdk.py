@@ -1,4 +1,4 @@
-"""The AI SDK's protocol, chunk by chunk. The tests in tests/node decode the protocol with the AI SDK's own packages."""
+"""The AI SDK's protocol, chunk by chunk. The tests in tests/node decode the protocol with the AI SDK's packages."""
 
 import json
 from collections.abc import Sequence
@@ -336,7 +336,7 @@ async def test_a_result_with_an_app_is_as_the_sdk_has_that_of_its_own_mcp_client
     assert (chunk["output"], chunk["toolMetadata"]) == (output, {"app": app})
     part = (await ui_message(turn, "/api/uploads/", Portions())).parts[1]
     assert (part["output"], part["toolMetadata"], part["state"]) == (output, {"app": app}, "output-available")
-    # In a history, the model receives only the text of the result.
+    # If a client sends the part back in its history, the model receives only the text of the result.
     (_, past) = past_items([UiMessageIn(id="m", role="assistant", parts=[part])])
     assert isinstance(past, PastResult)
     assert past.text == "Seen."
@@ -490,7 +490,7 @@ async def test_an_answer_continues_from_results_of_an_unknown_chat(server: Serve
     assert "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta") == "Blue."
     sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
     assert sent == [("user", ["text"]), ("assistant", ["tool_use"]), ("user", ["tool_result"])]
-    await talk(api, id, *begun, turnstream=options)  # a retry after a lost response
+    await talk(api, id, *begun, turnstream=options)  # the client retries after it has lost the response
     stored = await messages_of(api, id)
     assert [message["role"] for message in stored] == ["user", "assistant", "assistant"]
     await talk(api, id, *begun, stored[-1], user("Sure?", "m4"), turnstream=options)
@@ -537,7 +537,7 @@ async def test_messages_that_a_known_chat_lacks_are_recorded_before_the_next_one
     ]
     stored = await messages_of(api, id)
     assert [message["role"] for message in stored] == ["user", "assistant"] * 3
-    await talk(api, id, *asked, turnstream=options)  # a retry after a lost response
+    await talk(api, id, *asked, turnstream=options)  # the client retries after it has lost the response
     assert len(provider.requests) == 2
     await talk(api, id, *asked, stored[-1], user("Sure?", "m5"), turnstream=options)
     assert len(await messages_of(api, id)) == 8, "nothing is recorded twice"

@@ -1,4 +1,4 @@
-"""Counted chunks: a stream without the first chunks continues the client's chunks, or ends with an error."""
+"""Counted chunks: a stream that skips its first chunks continues the client's chunks, or ends with an error."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from turnstream.stream.reader import TurnReader
 
 
 class Client:
-    """A connection with counted chunks. `whole` has all chunks, also the skipped chunks."""
+    """A connection that skips its first `skip` chunks. `whole` also has the skipped chunks."""
 
     def __init__(self, writer: Writer, replica: int, skip: int = 0) -> None:
         self._writer, self._skip = writer, skip

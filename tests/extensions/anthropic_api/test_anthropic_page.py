@@ -1,4 +1,4 @@
-"""The examples of docs/anthropic.md work."""
+"""The examples in docs/anthropic.md work."""
 
 import asyncio
 import re
@@ -20,4 +20,4 @@ async def test_the_first_program_prints_an_answer(
     monkeypatch.setenv("TURNSTREAM_TOKEN", await server.token("reader of the page"))
     program = program.replace("http://127.0.0.1:8000", server.url).replace('"demo"', '"plain"')
     await asyncio.to_thread(exec, program, {})
-    assert "Hello." in capsys.readouterr().out  # the output also has log lines
+    assert "Hello." in capsys.readouterr().out  # the output also contains log lines

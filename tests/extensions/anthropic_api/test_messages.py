@@ -1,4 +1,4 @@
-"""Anthropic's Messages API through the `anthropic` package, over a real socket."""
+"""Anthropic's Messages API, called through the package `anthropic` over a real socket."""
 
 import asyncio
 import json
@@ -483,7 +483,8 @@ async def test_a_stream_is_replayed_from_the_place_of_its_client(server: Server,
             if "Hel" in seen:
                 break
     pause.go.set()
-    await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": name})  # waits for the end of the answer
+    # the request returns at the end of the answer
+    await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": name})
     whole = (await api.post("/v1/messages", json=body, headers={"Turnstream-Resume": name})).text
     frames = [frame for frame in whole.split("\n\n") if "data:" in frame]
     ids = [frame.split("id: ")[1].split("\n")[0] for frame in frames]
@@ -618,7 +619,7 @@ async def test_results_with_other_tools_get_an_answer_with_these(
 
 
 async def test_results_with_the_same_credentials_continue_the_turn(database_url: str) -> None:
-    """The credentials are encrypted in the rows of the turn, and plain in the request."""
+    """The turn's rows have the credentials encrypted, and the new request has them in plain text."""
     provider = ScriptedProvider([message_of(tool_use("look", {}, "c1")), message_of(text("Blue."))])
     parameters = (*COMMON, *(each for each in PARAMETERS if each.name == "mcp_servers"))
     offers = [ProviderModels(provider, ["m"], (), parameters)]

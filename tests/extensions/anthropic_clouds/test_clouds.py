@@ -1,4 +1,4 @@
-"""Claude models on cloud platforms: each request equals the SDK's request, with the credentials of the cloud."""
+"""Claude models on cloud platforms: each request equals the SDK's request, including the credentials of the cloud."""
 
 import hashlib
 import hmac
@@ -57,7 +57,7 @@ SDKS: Mapping[str, Sdk] = {
         region="europe-west1", project_id="acme", access_token=KEY, base_url=url
     ),
 }
-# Headers of one call or of the HTTP client.
+# Headers that differ between two calls or between two HTTP clients.
 OWN = {"content-length", "accept", "accept-encoding", "host", "x-stainless-read-timeout"}
 
 
@@ -189,7 +189,7 @@ async def test_recorded_answers_are_read_as_those_of_the_anthropic_api(api: str,
 
 
 def joined(parts: list[Part]) -> list[Part]:
-    """All parts without `MessageStarted`, because its request id differs."""
+    """Returns all parts except `MessageStarted`, which has another request id in each call."""
     return [part for part in parts if type(part).__name__ != "MessageStarted"]
 
 
@@ -216,7 +216,7 @@ async def test_requests_to_aws_are_signed_each_for_its_body(
 
 
 def signature(asked: Asked, service: str, region: str) -> str:
-    """AWS Signature Version 4, computed from the specification."""
+    """Computes the signature of AWS Signature Version 4 from the specification."""
     given = asked.headers["authorization"]
     names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
     moment = asked.headers["x-amz-date"]
@@ -236,7 +236,8 @@ def signature(asked: Asked, service: str, region: str) -> str:
 
 @pytest.mark.parametrize("api", ["anthropic-aws", "anthropic-bedrock"])
 async def test_an_account_without_credentials_of_aws_is_the_operators_business(api: str, server: CannedServer) -> None:
-    elsewhere = {**TABLES[api], "region": "eu-north-1"}  # the SDK caches the credentials of a region
+    # another region, because the SDK caches the credentials of each region
+    elsewhere = {**TABLES[api], "region": "eu-north-1"}
     async with provider(api, server.url, key=None, options=elsewhere) as ours:
         refused = await failure_of(ours)
     assert isinstance(refused, AccountRefused)
@@ -249,7 +250,7 @@ async def test_an_account_without_credentials_of_aws_is_the_operators_business(a
 
 @dataclass
 class TokenServer(CannedServer):
-    """A model API with a token endpoint: each issued token is new, and valid for `seconds`."""
+    """A model API with a token endpoint. Each token that it issues is new, and is valid for `seconds`."""
 
     seconds: int = 3_600
     refusal: Answer | None = None
@@ -273,7 +274,7 @@ async def issuer() -> AsyncIterator[TokenServer]:
 
 
 def service_account(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Google's application default credentials, as a file."""
+    """Writes Google's application default credentials to a file."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     members = {"type": "service_account", "project_id": "acme", "private_key_id": "1", "private_key": pem}
@@ -295,7 +296,7 @@ async def test_a_token_of_google_is_kept_while_it_is_valid_and_then_refreshed(
         await answer_of(ours)
         await answer_of(ours)
     assert tokens(issuer) == ["Bearer t1", "Bearer t1"]
-    issuer.seconds = 1  # Google's package refreshes a token minutes before its end
+    issuer.seconds = 1  # Google's package refreshes a token minutes before the token expires
     async with provider(api, issuer.url, key=None) as ours:
         await answer_of(ours)
         await answer_of(ours)

@@ -1,4 +1,4 @@
-"""Approval links: with the link in a webhook, a manager decides about one call and about nothing else."""
+"""Approval links: a manager who has the link from a webhook can decide about one call, and can do nothing else."""
 
 import asyncio
 import re
@@ -34,11 +34,11 @@ from turnstream.tools.toolset import Toolset
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.extensions("approval_links", "webhooks")]
 
-OPEN = ("/api/session", "/api/shared/")  # routes without a credential, or with a credential of their own
+OPEN = ("/api/session", "/api/shared/")  # routes that need no credential, or that check a credential of another kind
 URL = "https://chat.example.org"
 (_POLICY,) = blocks("docs/approvals.md", "Approval by others", "toml")
 (_SETTINGS,) = blocks("docs/approvals.md", "Approval links", "sh")
-# The policy and the settings from docs/approvals.md.
+# The policy and the settings that docs/approvals.md shows.
 POLICY = PolicyTable(**tomllib.loads(_POLICY)["policy"]["pay"]).options()
 DOCUMENTED: dict[str, Any] = {
     name.removeprefix("TURNSTREAM_").lower(): value
@@ -61,7 +61,7 @@ class Bank:
 
 @dataclass
 class Receiver:
-    """The operator's server with the webhook of each turn."""
+    """The operator's server, which receives the webhook of each turn."""
 
     port: int = 0
     heard: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Desk:
     http: httpx2.AsyncClient
 
     async def asked(self, euros: int) -> tuple[Said, dict[str, str]]:
-        """A turn that waits for an approval, and the path of each approver's link."""
+        """Starts a turn that waits for an approval. Returns the turn, and the path of each approver's link."""
         model = self.server.scripts.model(
             calls_of(("pay", {"euros": euros, "to": SCANNED}, "a")), message_of(text("Done."))
         )
@@ -204,7 +204,8 @@ async def test_a_link_that_was_changed_expired_or_revoked_answers_nothing(desk: 
         assert (await desk.http.post(link, data=body)).status_code == 422
     assert (await desk.http.post(link, content=b"x" * 20_000)).status_code == 413
     old = replace(signer, secrets=(OLD,)).sign(signed)
-    assert (await desk.http.get(f"/approvals/{old}")).status_code == 200  # old secrets still verify
+    # links that were signed with the old secret are still valid
+    assert (await desk.http.get(f"/approvals/{old}")).status_code == 200
     stranger = await desk.server.token(f"stranger {uuid4()}")
     address = f"{turn.url}/links/a"
     headers = {"Authorization": f"Bearer {stranger}"}

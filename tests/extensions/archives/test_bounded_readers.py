@@ -1,4 +1,4 @@
-"""An archive with a file that is too large, or with a file name that is too long."""
+"""An import refuses an archive with a file that is too large, or with a file name that is too long."""
 
 import io
 import tarfile

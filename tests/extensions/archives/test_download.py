@@ -1,4 +1,6 @@
-"""The download of an archive over HTTP: only rows of the owner, and no open transaction while a client stalls."""
+"""The download of an archive over HTTP sends only rows of the owner, and holds no transaction open while a client
+stalls.
+"""
 
 import asyncio
 import io
@@ -82,8 +84,8 @@ async def test_a_client_that_does_not_read_keeps_no_transaction_open(own: Server
             while not own.stalled_connections:  # noqa: ASYNC110, uvicorn has no event for a stall
                 await asyncio.sleep(0.01)
             stalled_at = await connection.fetchval("SELECT clock_timestamp()")
-            # The server's own tasks have short transactions all the time. Each transaction from before the stall must
-            # end.
+            # The server's own tasks run short transactions all the time. Each transaction that began before the stall
+            # must end.
             while await connection.fetchval(OPEN_SINCE_BEFORE, stalled_at):
                 assert own.stalled_connections
                 await asyncio.sleep(0.01)

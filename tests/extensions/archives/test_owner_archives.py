@@ -1,4 +1,4 @@
-"""The contents of an owner: export, import and erasure, interrupted at any step and then resumed."""
+"""Exports, imports and erases everything of an owner. Each operation is interrupted at any step, and then resumed."""
 
 import asyncio
 import io
@@ -33,7 +33,7 @@ from turnstream.storage.owners.uploads import Uploads
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of these tests run no server, so an erasure need not wait for cached tokens."""
+    """Disables the cache of tokens, so that an erasure need not wait for it: most of these tests run no server."""
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 
@@ -58,9 +58,10 @@ def _names(archive: bytes) -> list[str]:
 LEFT_OUT = (
     *("audit", "erasures", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
     *("token_requirement", "search_segments", "search_chats", "search_texts", "search_pending"),
-    *("sign_ins", "shares", "stopped_jobs"),  # an archive has no secrets
-    "chat_members",  # the owners of the chats decide about members
-    *("search_documents", "tool_sets"),  # turns store digests of tool sets, and an archive stores the tools
+    *("sign_ins", "shares", "stopped_jobs"),  # An archive contains no secrets.
+    "chat_members",  # The owners of the chats decide who their members are.
+    # rows of turns have digests of tool sets, and an archive has the tools themselves
+    *("search_documents", "tool_sets"),
 )
 
 
@@ -76,7 +77,7 @@ async def test_an_archive_restores_an_erased_owner(
     counts = await _import(settings, tmp_path / "ada.tar", None, trusted=True)
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     assert counts.whole
-    # The archive loses only line breaks between two JSON tokens.
+    # An archive loses only the line breaks between two tokens of JSON.
     whole = {table: [row.replace("\r\n", "  ") for row in rows] for table, rows in before.items()}
     assert await rows_of(harness.url, without=LEFT_OUT) == whole
     await _export(settings, OWNER, tmp_path / "again.tar", None)
@@ -168,7 +169,7 @@ async def test_an_import_that_was_cut_off_anywhere_is_repeated(
         now = await rows_of(harness.url, without=LEFT_OUT)
         assert {name: len(rows) for name, rows in now.items()} == {name: len(rows) for name, rows in before.items()}
         stored += counts.made["chats"]
-    assert stored > 1  # some of the archives ended after a complete chat
+    assert stored > 1  # some archives were interrupted after a complete chat
 
 
 async def test_ids_that_another_owner_has_are_new(
@@ -179,7 +180,8 @@ async def test_ids_that_another_owner_has_are_new(
     assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
     moved = counts.moved[asked.chat]
     await _export(settings, "bob", tmp_path / "bob.tar", None)
-    assert (await _import(settings, tmp_path / "ada.tar", "bob")).made["chats"] == 0  # the second import finds all rows
+    # the second import finds all rows in place
+    assert (await _import(settings, tmp_path / "ada.tar", "bob")).made["chats"] == 0
     async with harness.locker() as locker:
         fetch = locker.connection.fetch
         (upload,) = await fetch("SELECT id FROM uploads WHERE owner = 'bob'")

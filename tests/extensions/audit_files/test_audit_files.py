@@ -1,4 +1,4 @@
-"""Audit files: verification finds changes, deletions and insertions, in the file and in the trail."""
+"""Audit files: the verification detects changed, deleted and inserted entries, both in the file and in the database."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ Call = Callable[..., Coroutine[Any, Any, str]]
 
 @pytest.fixture
 def call(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs `turnstream audit`, and raises the exception of the command."""
+    """Runs `turnstream audit`. Raises the exception that the command raised."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", {**os.environ, "DATABASE_URL": harness.url})
 
@@ -42,7 +42,7 @@ def call(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 async def file(harness: Harness, call: Call, tmp_path: Path) -> Path:
-    """An audit file from two exports, with five entries."""
+    """Exports audit entries twice. Returns the audit file, which then has five entries."""
     trail = AuditTrail(harness.database)
     await Tokens(harness.database).create("phone", Identity(OWNER))
     await trail.note("owner.imported", "Zoë\u2028", {"chats": 2, "whole": True})
@@ -165,7 +165,7 @@ async def test_another_file_is_refused_and_stays(call: Call, tmp_path: Path, con
 
 @dataclass
 class Collector:
-    """Receives OpenTelemetry records over a real socket, or refuses the records with `status`."""
+    """Receives OpenTelemetry records over a real socket. With another `status` than 200, it refuses them."""
 
     url: str = ""
     status: int = 200

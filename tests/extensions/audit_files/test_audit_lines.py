@@ -1,4 +1,4 @@
-"""Each field of an entry appears in every view of entries, and lines of earlier versions keep their bytes."""
+"""Each view of audit entries shows every field of an entry, and lines that earlier versions wrote keep their bytes."""
 
 import re
 from dataclasses import fields
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.extensions("admin", "self_service")
 
 ENTRY = AuditEntry(7, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "token.created", "ada", "phone", {"name": "phone"})
 FIELDS = {each.name for each in fields(AuditEntry)}
-# Files with such lines are verified years later, so a line omits a newer field without a value.
+# A file may be verified years after its lines were written. So a field that is added later must not appear in a line if
+# it has no value.
 WRITTEN = (
     b'{"id":7,"created_at":"2026-01-02T03:04:05.000000+00:00","kind":"token.created","owner":"ada","actor":"phone",'
     b'"detail":{"name":"phone"},"previous":"%b"}\n' % BEGIN.encode()
@@ -26,7 +27,7 @@ FILES = [
     *(path for path in (ROOT / "app").rglob("*.py")),
     *(path for folder in ("app", "migrations/sql") for path in (ROOT / folder).rglob("*.sql")),
 ]
-# The columns of each INSERT, by file. Partial statements and Postgres functions count too.
+# The columns of each INSERT into the audit table, by file. Partial statements and Postgres functions are included.
 WRITING = [
     pytest.param(columns, id=str(path.relative_to(ROOT)))
     for path in sorted(FILES)

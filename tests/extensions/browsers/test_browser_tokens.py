@@ -1,4 +1,6 @@
-"""Short-lived tokens for browsers: each token has fewer rights than its original credential, and ends with it."""
+"""Short-lived tokens for browsers: each token has fewer rights than the credential that created it, and expires with
+that credential.
+"""
 
 import asyncio
 import json
@@ -142,7 +144,7 @@ async def test_a_browser_token_ends_with_the_exchanged_token(
         assert await tokens.delete(name)
         assert (await browser.get("/api/chats")).status_code == 401
     gone = Identity("ada", expires_at=datetime.now(UTC) + timedelta(minutes=1), credential=f"token:{uuid4()}")
-    # The original token was deleted between the check and the exchange.
+    # The original token was deleted after the check of the request, but before the exchange.
     with pytest.raises(Unauthorized, match="revoked"):
         await create_for_browser(database, tokens, gone)
 

@@ -1,4 +1,6 @@
-"""Pages of other origins, and tokens in addresses for browsers without headers: both are off by default."""
+"""Requests from pages of other origins, and tokens in the address for browsers that cannot send headers. Both are
+disabled by default.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +45,7 @@ async def ada(shared: Server) -> AsyncIterator[Client]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def browser(shared: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    """An HTTP client without a token."""
+    """An HTTP client that sends no token."""
     async with httpx2.AsyncClient(base_url=shared.url, trust_env=False, timeout=150) as client:
         yield client
 
@@ -139,7 +141,7 @@ async def test_an_event_source_sends_a_token_that_only_reads_in_its_address(
 
 
 async def test_the_token_of_an_address_is_in_no_line_of_a_log(ada: Client, shared: Server) -> None:
-    """The application logs the query at the start of the response, as a logging server does."""
+    """The test's application logs the query when the response starts, as the access log of a server does."""
     turn = await ada.say(await ada.chat())
     token, seen = await exchanged(ada, scopes=["read"]), list[Any]()
 

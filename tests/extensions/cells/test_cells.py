@@ -1,4 +1,4 @@
-"""Servers of cells: a credential leads to the cell of its owner."""
+"""Servers of several cells: the server leads each client to the cell of the credential's owner."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,8 +39,9 @@ def cell_at(site: Server) -> Cell:
 
 
 async def refused_to(site: Server, token: str, path: str = "/api/chats") -> str | None:
-    """The cell in the header of a refusal."""
-    async with Client(site.url, token=token) as client:  # without the OpenAPI document, which lacks the dialects
+    """Sends a request that must be refused. Returns the cell that the refusal's header names."""
+    # the client must not check the path, because the OpenAPI document does not contain the dialects
+    async with Client(site.url, token=token) as client:
         answer = await client.get(path)
         assert answer.status_code == 421, answer.text
         return answer.headers.get("turnstream-cell")
@@ -65,7 +66,7 @@ async def test_a_token_of_another_cell_is_refused_with_its_name(site: Server, do
     elsewhere = f"ts_08_{'0' * 32}_{'x' * 43}"
     for path in ("/api/chats", "/v1/models"):
         assert await refused_to(site, elsewhere, path) == "08"
-    # A token whose row was moved to this cell is accepted, regardless of the cell in the token.
+    # If a token's row was moved to this cell, the server accepts the token, whichever cell the token names.
     moved = await Tokens(database, "08").create("moved", Identity("bob"))
     assert await status(site, document, moved) == 200
     before_cells = await Tokens(database).create("from before there were cells", Identity("bob"))
@@ -85,7 +86,7 @@ async def test_a_claim_names_the_cell_of_an_owner(site: Server, issuer: TestIssu
 
 
 async def with_move(site: Server, owner: str, state: str, held: str = "NULL") -> None:
-    """Inserts a move, and waits until the server has read the row."""
+    """Inserts a move, and waits until the server has read the row of the move."""
     put = Statement(f"INSERT INTO moves (owner, cell, state, held_until) VALUES (:owner, '08', '{state}', {held})")
     await site.services.storage.database.row(put, owner=owner)
     cell = cell_at(site)

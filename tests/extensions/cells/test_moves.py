@@ -1,4 +1,4 @@
-"""The move of an owner to another cell: each row arrives once, also after an interruption of the move."""
+"""Moves an owner to another cell: each row arrives once, even if the move is interrupted."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ from turnstream.storage.runs.queue import Queue
 
 _ELSEWHERE = re.compile(r"\bother\b|,mark,")
 STEPS = ("ahead", "hold", "settle", "lock", "copy", "depart", "leave", "arrive")
-# Tables that a move does not copy, or that triggers fill again.
+# Tables that a move does not copy, or whose rows triggers create again.
 LEFT = (
     "audit",
     "moves",
@@ -60,14 +60,14 @@ LEFT = (
     "stopped_jobs",
     "provider_rates",
 )
-# No key decrypts the tokens of these rows.
+# Deletes sign-ins, because no key in this test decrypts their tokens.
 FORGET_SIGN_INS = Statement("DELETE FROM sign_ins RETURNING owner")
 DEPARTED = departed_name(OWNER, "08")
 ARRIVING = arriving_name(OWNER)
 
 
 class Killed(BaseException):
-    """Simulates a kill of the moving process."""
+    """Simulates a kill of the process that moves the owner."""
 
 
 def killed_at(step: str) -> Callable[[str], None]:
@@ -108,7 +108,7 @@ async def cells(harness: Harness, other_database_url: str) -> AsyncIterator[Cell
 
 
 def of_the_owner(rows: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The rows of the owner, without marks of the journal."""
+    """Returns the rows of the owner. Marks of the journal are left out."""
     found = {table: [row for row in all_rows if not _ELSEWHERE.search(row)] for table, all_rows in rows.items()}
     return {table: mine for table, mine in found.items() if mine}
 
@@ -182,7 +182,7 @@ async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: 
         assert of_the_owner(await cells.here()) == before
     await cells.move().run()
     moved = await cells.there()
-    if gone:  # webhooks are due again, and chats are a microsecond newer
+    if gone:  # the move makes webhooks due again, and its chats are a microsecond newer
         for table in ("webhooks", "chats"):
             assert len(moved.pop(table)) == len(before.pop(table))
     assert moved == before
@@ -200,7 +200,7 @@ async def test_files_and_documents_are_copied_before_the_owner_is_held_and_later
         await documents.put(OWNER, path, path)
     with pytest.raises(Killed):
         await cells.move(killed_at("hold")).run()
-    # If the upload keeps this content, the move did not copy the content a second time.
+    # Marks the content of the first copy: a second copy would overwrite the mark.
     await cells.target.row(
         Statement("UPDATE uploads SET content = 'copied ahead' WHERE id = :id RETURNING id"), id=kept.id
     )
@@ -233,7 +233,7 @@ async def test_files_and_documents_are_copied_before_the_owner_is_held_and_later
     ("change", "copied_again"),
     [
         ("UPDATE asks SET answered_at = now() WHERE turn_id = :turn RETURNING turn_id", 1),
-        # A change in the first exchange also copies the later exchanges again.
+        # A change in the first exchange causes the later exchanges to be copied again too.
         (
             """
             UPDATE turns SET hook_failures = 1
@@ -259,7 +259,7 @@ async def test_ended_turns_are_copied_before_the_owner_is_held_and_later_changes
         table: len(rows) for table, rows in of_the_owner(await cells.here()).items() if table in AHEAD
     }
     assert await cells.target.rows(Statement("SELECT FROM search_pending")) == []
-    # If a block keeps this mark, the move did not copy the block a second time.
+    # Marks the blocks of the first copy: a second copy would overwrite the marks.
     mark = Statement("UPDATE blocks SET notes = '[\"copied ahead\"]' WHERE index = 0 RETURNING turn_id")
     marked = {row["turn_id"] for row in await cells.target.rows(mark)}
     await owned.delete(OWNER, gone)
@@ -280,7 +280,7 @@ async def test_ended_turns_are_copied_before_the_owner_is_held_and_later_changes
 
 
 async def test_a_chat_that_has_not_changed_since_it_was_copied_is_not_read_again(cells: Cells) -> None:
-    """The prompt may be long, and the owner's requests wait during this step."""
+    """The system prompt may be long, and the owner's requests wait during this step, so it must not be read again."""
     with pytest.raises(Killed):
         await cells.move(killed_at("hold")).run()
     mark = Statement("UPDATE chats SET system_prompt = 'copied ahead' RETURNING id")
@@ -316,7 +316,7 @@ async def test_a_move_that_is_cut_off_after_each_portion_gets_on_by_one(
 async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_the_final_state(
     cells: Cells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # a portion of a few turns
+    monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._PORTION", 200_000)  # each portion has a few turns
     harness, owned, made = cells.harness, Chats(cells.harness.database), list[Asked]()
 
     async def work() -> None:
@@ -339,12 +339,14 @@ async def test_an_owner_who_makes_and_deletes_chats_meanwhile_arrives_with_the_f
     }
     there = await cells.there()
     assert len(there["chats"]) == len(departed["chats"]) > 2
-    for table in AHEAD - {"chats"}:  # chats in the old cell are a microsecond newer
+    for table in AHEAD - {"chats"}:  # in the old cell, the chats are a microsecond newer
         assert there[table] == departed[table]
 
 
 async def test_a_turn_that_is_open_again_is_not_copied_ahead(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failover between list and copy can lose the end of the turn. A worker of the new cell would claim the copy."""
+    """A failover between the listing of turns and their copy can lose the end of a turn, which is then open again. A
+    worker of the new cell would claim a copy of this turn.
+    """
     monkeypatch.setattr("turnstream.extensions.cells.owner_ahead._parents_first", lambda turns: turns)
     opened = await cells.harness.ask("In between", after=cells.asked)
     with pytest.raises(Killed):
@@ -390,7 +392,7 @@ async def test_of_two_moves_at_once_one_is_refused(cells: Cells, monkeypatch: py
         await another.rows(lock, name=ARRIVING)
         with pytest.raises(ConfigError, match="Another command is moving ada to the same cell"):
             await cells.move().run()
-        # This copy has ended, and the other command still copies.
+        # This command has finished its copy, and the other command is still copying.
         monkeypatch.setattr(OwnerAhead, "copy_ahead", AsyncMock())
         with pytest.raises(ConfigError, match="Another command is moving ada to the same cell"):
             await cells.move().run()
@@ -432,7 +434,7 @@ async def test_while_an_owner_is_held_nothing_is_written_or_claimed(cells: Cells
 
 
 async def test_an_exchange_that_meets_the_copy_is_not_accepted(cells: Cells) -> None:
-    """The message waits for the lock on its chat, and then finds no chat."""
+    """The message waits for the lock on its chat. When it gets the lock, the chat has moved."""
     waits = asyncio.Event()
 
     def step(name: str) -> None:
@@ -482,7 +484,7 @@ async def test_moves_that_are_refused(cells: Cells) -> None:
     await cells.move().run()
     with pytest.raises(ConfigError, match="has been moved to the cell 08"):
         await OwnerMove(OWNER, source, ("09", cells.target)).run()
-    # The owner's credentials are still in cell 07.
+    # The credentials of the owner are still in cell 07.
     with pytest.raises(ConfigError, match="The cell 07 has an owner ada already"):
         await OwnerMove(OWNER, target, source).run()
     await cells.target.row(Statement("ALTER TABLE chats ADD COLUMN newer text"))
@@ -506,7 +508,8 @@ async def test_secrets_open_in_the_new_cell_by_its_master_key_whenever_the_move_
     assert key is not None
     assert key.open(sealed, "place") == "a secret"
     assert await key_counts(OwnerKeys(cells.target, there)) == KeyCounts(every=1, others=0)
-    async for _ in Owners(cells.harness.database).erase(OWNER):  # also erases the credentials in the old cell
+    # this erasure also deletes the credentials in the old cell
+    async for _ in Owners(cells.harness.database).erase(OWNER):
         pass
     assert await OwnerKeys(cells.harness.database, here).find(OWNER) is None
 
@@ -560,7 +563,7 @@ async def test_encrypted_rows_open_in_the_new_cell(cells: Cells) -> None:
     await Queue(target, new_id(), "new:1", 8, extensions=FORMS, master_keys=there.ids).renew_lease(60)
     with pytest.raises(Killed):
         await move(killed_at("hold")).run()
-    # After the rotation, no key decrypts the existing copies.
+    # After the rotation, no key decrypts the rows that were already copied.
     rotation = KeyRotation(source, OwnerKeys(source, here), (), age=0.0)
     steps = rotation.run()
     assert (await anext(steps)).kind == "replaced"
@@ -628,7 +631,7 @@ async def test_the_command_takes_the_master_key_of_the_new_cell(cells: Cells) ->
 async def test_cells_of_two_versions_are_refused_also_where_their_columns_are_the_same(
     cells: Cells, monkeypatch: pytest.MonkeyPatch, while_copying: bool
 ) -> None:
-    """The copy takes hours, and the new cell may be upgraded meanwhile."""
+    """The copy takes hours, so the new cell may be upgraded during the copy."""
     before = of_the_owner(await cells.here())
     revision = Statement("UPDATE turnstream_alembic_version SET version_num = :revision RETURNING version_num")
 

@@ -1,4 +1,4 @@
-"""One stream for a chat: its events, and the resume of a client."""
+"""The stream of a chat: its events, and how a client resumes it."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Json = dict[str, Any]
 
-# Simulates a move to a machine with a slow clock: earlier rows have later times.
+# Simulates a failover to a machine with a slow clock: existing rows have times in the future.
 AHEAD = Statement(
     """
     WITH made AS (UPDATE turns SET created_at = created_at + interval '1 hour' WHERE chat_id = :chat)
@@ -50,7 +50,7 @@ AHEAD = Statement(
 
 
 async def take_until(events: AsyncIterator[Event], name: str, picture: ChatPicture | None = None) -> list[Event]:
-    """The events up to the first event with this name."""
+    """Returns the events up to the first event with this name."""
     taken = []
     async for event in events:
         if picture is not None:
@@ -66,7 +66,7 @@ def names_of(events: list[Event]) -> list[str]:
 
 
 async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
-    """Every turn of the chat, of all branches, in the order of creation."""
+    """Returns all turns of the chat, on all branches, in the order of their creation."""
     news = await sources_of(server.services).changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
     assert news is not None
     return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.news]
@@ -118,7 +118,7 @@ async def test_new_turns_are_sent_to_readers_at_once(api: Client) -> None:
         (changed,) = [event for event in await take_until(events, "chat", picture) if event.id is not None]
         assert changed.data["title"] == "Greetings"
         await api.json("DELETE", chat)
-        *_, deleted = await take_until(events, "chat_deleted", picture)  # the change may be sent twice
+        *_, deleted = await take_until(events, "chat_deleted", picture)  # the event `chat` may be sent twice
         assert deleted.id is None
         assert [event async for event in events] == []
     assert (await api.get(f"{chat}/stream", params={"cursor": changed.id or ""})).status_code == 404
@@ -232,7 +232,7 @@ async def test_a_page_of_another_branch_gets_events_of_running_turns_beside_it(a
 
 
 async def test_a_turn_that_ends_while_the_page_is_made_is_not_lost(api: Client, server: Server) -> None:
-    """The cursor of the page has the turns that were open before the read of the turns."""
+    """The cursor of the page names the turns that were open before the page's turns were read."""
     chat = await api.chat()
     await api.say(chat)
     while True:
@@ -362,7 +362,7 @@ async def test_headers_and_first_bytes_are_those_of_any_stream(api: Client) -> N
 
 @asynccontextmanager
 async def two_replicas(database_url: str, document: Document) -> AsyncIterator[tuple[Server, Client, Client]]:
-    """The first of two servers, and a client of each server."""
+    """Yields the first of two servers, and one client for each server."""
     settings: dict[str, Any] = {"poll_interval": 60, "journal_interval": 0.01, "max_retries": 0}
     async with (
         serving(database_url, **settings) as here,
@@ -410,7 +410,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
 
 async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstream.extensions.chat_stream._POLL", 0.01)
-    # A replica without other replicas sends no notification, so the test pretends that others exist.
+    # A replica that is alone sends no notifications, so the test pretends that other replicas exist.
     monkeypatch.setattr("turnstream.engine.upkeep.recovery.ReplicaMonitor.is_alone", False)
     async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
         chat = await api.chat(title="One")
@@ -448,7 +448,7 @@ async def test_a_turn_whose_run_here_stops_without_its_end_is_read_from_the_rows
     said = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
     await pause.reached.wait()
     identity, answer = UUID(chat.rpartition("/")[2]), UUID(said.assistant["id"])
-    directory = Directory()  # of a replica that has not yet noticed the loss of its claim
+    directory = Directory()  # the directory of a replica that has not yet noticed that it lost its claim
     sources = sources_of(services)._replace(directory=directory)
     with directory.host(LiveView(await services.storage.turns.get(api.owner, identity, answer)), api.owner):
         reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
@@ -501,7 +501,7 @@ async def test_a_long_message_that_is_deleted_while_it_is_sent_ends_early(api: C
 
 
 def author(random: Random) -> Callable[[ModelRequest], Reply]:
-    """Random replies of all kinds, complete and broken."""
+    """Generates random replies of all kinds, complete and broken."""
 
     def reply(request: ModelRequest) -> Reply:
         words = [random.choice(["ship ", "\U0001f6a2", "\n\n", 'a "b" '])] * random.randrange(1, 30)
@@ -530,7 +530,7 @@ class Visitor:
             await self.read(picture.copy(), self.random.choice([1, 3, 20, 200]), self.random.choice([0.01, 0.05, 0.2]))
 
     async def read(self, picture: ChatPicture, events: int, patience: float) -> ChatPicture:
-        """Resumes from a picture, and stops after `events` events or after `patience` seconds without an event."""
+        """Resumes from a picture. Stops after `events` events, or when no event arrives for `patience` seconds."""
         client = self.random.choice(self.clients)
         async with client.follow(f"{self.chat}/stream", picture.cursor) as stream:
             for _ in range(events):
@@ -551,7 +551,7 @@ class Visitor:
 
 
 async def act(random: Random, client: Client, chat: str) -> None:
-    """Performs a random action of a user in the chat."""
+    """Performs a random action in the chat, as a user does."""
     page = await client.json("GET", f"{chat}/turns")
     answers = [turn for turn in page["turns"] if turn["role"] == "assistant"]
     what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel", "delete", "queue", "queue"])
@@ -598,7 +598,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
 
 
 async def ended_turns(server: Server, api: Client, chat: str) -> list[Json]:
-    """All turns of the chat, after the end of the last open turn."""
+    """Waits for the end of every open turn. Returns all turns of the chat."""
     identity = UUID(chat.rpartition("/")[2])
     while (standing := await server.services.storage.chat_changes.state(identity)).open:
         for turn in standing.open:

@@ -24,7 +24,7 @@ def asking(question: str, *since: Message, tools: Sequence[str] = ALL, may_use_t
 
 
 def used(name: str, input: str, said: str, *, failed: bool = False) -> tuple[Message, Message]:
-    """A tool call and its result, as the two messages of a round."""
+    """Returns a tool call and its result, as the two messages of a round."""
     asked = call(name, input)
     answer = result(name, said, is_error=failed)
     return Message("assistant", (Block(0, 1, 1, "tool_use", input, asked.data, name, name),)), Message(

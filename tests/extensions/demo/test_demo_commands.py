@@ -1,4 +1,4 @@
-"""The commands of the demo model: calls of any tool, thoughts, long answers, and failures of all kinds."""
+"""The commands of the demo model: calls of any tool, thoughts, long answers, and failures of each kind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +45,7 @@ async def reply(request: ModelRequest, provider: DemoProvider | None = None) -> 
 
 
 async def shown(request: ModelRequest) -> list[str]:
-    """A short form of each block: a call as `name(input)`, a text without changes."""
+    """Returns a short form of each block: a call as `name(input)`, and another block as its text."""
     return [f"{block.name}({block.text})" if block.is_call else block.text for block in await reply(request)]
 
 
@@ -153,9 +153,9 @@ async def test_so_many_calls_of_a_turn_fail_as_it_was_asked_for(monkeypatch: pyt
     assert answer.text == ANSWERS[1]
     await error_of(asking(message, turn=2), provider)
     monkeypatch.setattr(demo, "_MOST_COUNTED", 1)
-    # The demo counts for a bounded number of turns, and has evicted this turn.
+    # The demo counts failures for a limited number of turns, and has forgotten the failures of this turn.
     await error_of(asking(message, turn=1), provider)
-    assert [block.text for block in await reply(asking(message))] == [ANSWERS[1]]  # a request without a turn
+    assert [block.text for block in await reply(asking(message))] == [ANSWERS[1]]  # a request that belongs to no turn
 
 
 def cut_after(*texts: str) -> Sequence[Message]:

@@ -1,4 +1,4 @@
-"""Direct calls stop reading an endless response, as the SDKs' calls do."""
+"""Direct calls stop reading an endless response at the limit that the SDKs' calls have."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A direct model call equals the SDK's call: on the wire, in its results, in its failures, at its limits."""
+"""A direct model call equals a call through the SDK: the bytes that it sends, its results, failures and limits."""
 
 import asyncio
 import gc
@@ -42,7 +42,7 @@ def api(request: pytest.FixtureRequest) -> Api:
 
 @dataclass
 class Outcome:
-    """The result of a call: its parts, and the details of its failure."""
+    """The outcome of a call: its parts, and details of the failure if the call failed."""
 
     parts: list[Part] = field(default_factory=list)
     failure: tuple[object, ...] = ()
@@ -66,7 +66,9 @@ STATUS_ERRORS = (anthropic.APIStatusError, openai.APIStatusError)
 async def both(
     api: Api, url: str, request: ModelRequest = REQUEST, times: int = 1, **options: Any
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """The outcomes of the same calls, direct and through the SDK."""
+    """Makes the same calls directly and through the SDK. Returns the outcomes of the direct calls and of the SDK's
+    calls.
+    """
     found: list[list[Outcome]] = []
     for make_calls in BOTH.values():
         async with api.make("a key", url, make_calls=make_calls, **options) as provider:
@@ -82,7 +84,9 @@ def halves(requests: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
 async def assert_equal(
     api: Api, server: CannedServer, request: ModelRequest = REQUEST, times: int = 2, **options: Any
 ) -> tuple[list[Outcome], list[Asked]]:
-    """Asserts equal bytes and outcomes of direct calls and SDK calls. Returns the outcomes and the requests."""
+    """Asserts that direct calls and SDK calls send equal bytes and have equal outcomes. Returns the outcomes and the
+    requests of the direct calls.
+    """
     server.requests.clear()
     direct, by_sdk = await both(api, server.url, request, times, **options)
     assert direct == by_sdk
@@ -169,7 +173,7 @@ async def test_a_cookie_of_another_path_does_not(api: Api) -> None:
 
 
 class Spied:
-    """Records the arguments of aiohttp's requests, with all limits."""
+    """Records the arguments of aiohttp's requests, including all limits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -374,12 +378,12 @@ async def test_every_recorded_stream_is_read_alike(api: Api, moment: float, monk
             server.answer = Answer(read(file), headers=headers, sizes=[2000])
             assert await outcome_of(direct) == await outcome_of(by_sdk), file
     assert server.requests
-    # Connections are reused after complete answers.
+    # A connection is reused after each complete answer.
     assert server.connections <= 2 + sum(1 for _ in server.requests) // 2
 
 
 class InTwoParts(CannedServer):
-    """A server that sends the first part of an answer, and the rest after `go`."""
+    """A server that sends the first part of an answer at once, and the rest when `go` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -504,7 +508,9 @@ async def posted(provider: Adapter, body: bytes) -> None:
 
 @asynccontextmanager
 async def tunnel(status: int = 200) -> AsyncIterator[tuple[str, list[str]]]:
-    """A CONNECT proxy: its address, and the heads of its requests. A `status` other than 200 refuses the tunnel."""
+    """Runs a CONNECT proxy. Yields its address and the heads of the requests that it received. With another `status`
+    than 200, the proxy refuses each tunnel.
+    """
     seen: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -614,7 +620,7 @@ async def test_a_proxy_is_shown_its_password_and_may_refuse(
 
 
 class Watched(CannedServer):
-    """A server that can close its connections, and releases `came` for a new connection."""
+    """A server whose connections a test can close. It releases `came` for each new connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -631,7 +637,7 @@ class Watched(CannedServer):
 async def watched(api: Api) -> AsyncIterator[tuple[Watched, Adapter]]:
     async with served(Watched()) as server, api.make("a key", server.url) as provider:
         server.answer = whole(api)
-        async with kept_open(provider):  # before the first call
+        async with kept_open(provider):  # the connection is kept before the first call
             assert (await outcome_of(provider)).parts
         assert server.connections == 1
         yield server, provider

@@ -1,4 +1,4 @@
-"""Private parts of httpx2 and aiohttp behave as direct calls expect."""
+"""The private parts of httpx2 and aiohttp that direct calls use behave as the calls expect."""
 
 import anthropic
 import httpx2

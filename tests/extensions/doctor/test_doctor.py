@@ -1,4 +1,4 @@
-"""`turnstream doctor`: the checks of `serve`, without a start and without a change."""
+"""`turnstream doctor` runs the checks of `serve`. It starts no server and changes nothing."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None, "g
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A clean environment. The command's logging settings do not leak into later tests."""
+    """Provides a clean environment, and restores the logging settings that the command changes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
     before, silent = structlog.get_config(), structlog.make_filtering_bound_logger(logging.CRITICAL)
@@ -243,7 +243,8 @@ async def test_an_expensive_setting_of_postgres_is_a_note_with_its_remedy(databa
 
 async def test_a_postgres_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnstream.storage.database.ANSWER_TIMEOUT", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts connections, and no process reads
+    # the kernel accepts connections, but no process reads from them
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
         checks = await found(settings(f"postgresql://postgres@127.0.0.1:{frozen.getsockname()[1]}/postgres"))
     assert checks["database"][0].status == "fault"
     assert checks["database"][0].text.endswith("cannot be used: it does not answer within 0.1 seconds")

@@ -84,7 +84,7 @@ async def test_a_path_that_others_would_read_differently_is_refused(api: Client,
 
 
 def exactly(api: Client, method: str, path: str) -> httpx2.Request:
-    """A request with the exact path: a client would normalize `a/../b` to `b`."""
+    """Builds a request with exactly this path. Otherwise, the client would normalize `a/../b` to `b`."""
     extensions = {"target": path.encode()}
     return api.build_request(method, f"{DOCUMENTS}/any", content="x" if method == "PUT" else "", extensions=extensions)
 

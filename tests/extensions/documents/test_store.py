@@ -1,4 +1,4 @@
-"""The search of the document tools, on a real Postgres."""
+"""The document tools search documents in a real Postgres."""
 
 from collections.abc import AsyncIterator
 

@@ -28,7 +28,7 @@ class Hit:
 
 
 class Shelf:
-    """A library in memory: {owner: {path: content}}. A search finds documents with the query in a line."""
+    """A library in memory: {owner: {path: content}}. A search finds documents in which a line contains the query."""
 
     def __init__(self, documents: Mapping[str, Mapping[str, str]]) -> None:
         self._documents = documents

@@ -51,7 +51,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data_dir(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of a used data directory, because a new directory takes longer to create."""
+    """Copies a data directory that is already in use, because the creation of a new directory takes longer."""
     return copied(stopped, tmp_path / "data")
 
 
@@ -125,7 +125,9 @@ async def test_a_new_folder_becomes_a_server_for_both_drivers_and_is_stopped_at_
 async def test_a_server_that_dies_is_started_again_once_nothing_prevents_it(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
-    """The first log line contains the end of the server's log, and each failed start lengthens the next pause."""
+    """The first log line contains the end of Postgres's log. Each failed start lengthens the pause before the next
+    start.
+    """
     monkeypatch.setattr(server, "WATCH", 0.05)
     needed, away = data_dir / "postgres" / obstacle, data_dir / "away"
     with capture_logs() as logs:
@@ -321,7 +323,8 @@ def test_as_root_it_runs_without_root_and_leaves_every_other_folder_alone(
     assert after == before
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     assert "0" not in fields["Uid"].split() + fields["Gid"].split()
-    assert int(fields["CapEff"], 16) in {0, 1 << 1}  # no capability, or CAP_DAC_OVERRIDE to enter closed folders
+    # the process has no capability, or only CAP_DAC_OVERRIDE, which lets it enter closed folders
+    assert int(fields["CapEff"], 16) in {0, 1 << 1}
 
 
 @root_only
@@ -346,7 +349,7 @@ def site_packages() -> Path:
 
 @pytest.fixture
 def temporary_folder() -> Iterator[Path]:
-    """A temporary folder with parents that every user may enter, unlike pytest's `tmp_path`."""
+    """Creates a temporary folder whose parents every user may enter. The parents of pytest's `tmp_path` are closed."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder

@@ -1,4 +1,6 @@
-"""Without DATABASE_URL and without the extension or its package, the error of the start names both solutions."""
+"""Without DATABASE_URL, and without the extension or its package, the start fails with an error that names both
+remedies.
+"""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

@@ -1,4 +1,6 @@
-"""Archives of owners with encrypted contents: the file is plain, and an import encrypts the contents again."""
+"""Archives of owners whose contents are encrypted: the file is in plain text, and an import encrypts the contents
+again.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The bytes on disk while contents are encrypted, and the unchanged view of users."""
+"""While contents are encrypted, the files on disk contain no text of a user, and users still see their texts."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ pytestmark = [
 WORDS = ("document-77aa", "file-77aa", "name-77aa", "schedule-77aa")
 OPEN_WORDS = ("message-77aa", "answer-77aa")
 GET_STORED = Statement("SELECT text FROM open_text WHERE text <> ''")
-PLAIN = "plain-77aa"  # an unencrypted document path; a hit proves that the search of the files works
+PLAIN = "plain-77aa"  # the path of a document is not encrypted, so a hit proves that the search of the files works
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def served(url: str, *, encrypt_texts: bool = True) -> AsyncIterator[Clien
 
 
 async def talk(server: Server, client: Client) -> None:
-    """An exchange whose answer stays open until a checkpoint has stored its first text."""
+    """Runs an exchange whose answer stays open until a checkpoint has stored the answer's first text."""
     pause = Pause()
     model = server.scripts.model(pausing(pause, f"{OPEN_WORDS[1]} and more. ", "The end."))
     said = await client.say(await client.chat(title="Sea"), f"{OPEN_WORDS[0]} of a person", model=model)
@@ -57,7 +57,7 @@ async def talk(server: Server, client: Client) -> None:
 
 
 async def fill(client: Client) -> dict[str, Any]:
-    """Stores contents of each kind. Returns the contents as users see them."""
+    """Stores contents of each kind. Returns the contents in the form that users see."""
     await client.put(f"/api/documents/{PLAIN}.md", content=f"The tide of {WORDS[0]}. " * 200)
     form = {"file": (f"{WORDS[2]}.txt", WORDS[1].encode(), "text/plain")}
     message = {"blocks": [{"type": "text", "text": WORDS[3]}]}
@@ -77,7 +77,7 @@ async def fill(client: Client) -> dict[str, Any]:
 
 
 def _shown(found: Any) -> Any:
-    """The value without ids and times."""
+    """Returns the value without its ids and times."""
     if isinstance(found, dict):
         left = ("id", "first_id", "last_id", "updated_at", "created_at")
         return {name: _shown(value) for name, value in found.items() if name not in left}

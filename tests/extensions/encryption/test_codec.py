@@ -1,4 +1,6 @@
-"""Stored values: encrypted for one row, beside plain values, and decrypted only with the key of their owner."""
+"""Stored values: a value is encrypted for one row, may be stored beside plain values, and is decrypted only with its
+owner's key.
+"""
 
 from collections.abc import Mapping
 from itertools import count
@@ -75,7 +77,7 @@ async def test_rows_of_several_owners_are_sealed_by_their_keys(harness: Harness)
     rows = [dict(zip(sealed, row, strict=True)) for row in zip(*sealed.values(), strict=True)]
     assert all(row["text"].startswith(TEXT_MARK) for row in rows)
     assert [row["text"] for row in await codec.open(entry, {}, rows[:1])] == ["Tide"]
-    with pytest.raises(Conflict):  # a deleted turn has no owner
+    with pytest.raises(Conflict):  # a turn that was deleted has no owner
         await codec.open(entry, {}, rows)
     with pytest.raises(ClaimLost):
         await codec.seal(NEW_BLOCKS, {"turn": turns[1], "indexes": [0], "texts": ["Ebb"]})
@@ -145,7 +147,9 @@ async def test_a_document_of_another_path_is_not_given_out(harness: Harness) -> 
 
 
 async def test_a_text_that_looks_sealed_is_a_text(harness: Harness) -> None:
-    """The codec returns a plain text with the mark of encryption unchanged, also while encryption is off."""
+    """If a plain text begins with the mark of encryption, the codec returns the text unchanged, even while encryption
+    is off.
+    """
     harness.database.codec = codec_of(harness, new_master_key(), seals=False)
     documents, uploads = Documents(harness.database), Uploads(harness.database)
     await documents.put("ada", "a.md", f"{TEXT_MARK}9:abc")

@@ -1,4 +1,4 @@
-"""Columns with texts of users: each column is encrypted, or listed with the reason for plain storage."""
+"""Each column that contains texts of users is encrypted, or is listed with the reason why it is not."""
 
 import asyncio
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ SEALED: Final = {
     for column, kind in each.columns.items()
     if kind != "rows"
 }
-# docs/security.md words the reasons in the same way.
+# docs/security.md gives the reasons in the same words.
 PLAIN: Final[Mapping[str, str]] = {
     "names of owners, members and operators": """
         accounts.owner audit.owner audit.actor browser_tokens.owner charges.owner chat_members.created_by
@@ -104,7 +104,7 @@ FORM_OF_ANSWER = '{"type":"object","properties":{"name":{"type":"string"}}}'
 
 @tool(background=True)
 async def moor(berth: str, context: ToolContext) -> str | Detached:
-    """Moor, after a question that holds no slot."""
+    """Moors the ship after the person has answered a question. The waiting job holds no slot."""
     if context.handle is None:
         await context.checkpoint({"kept": KEPT})
         return Detached(1, message=MOORED, question=PersonQuestion(QUESTION, 60, FORM_OF_ANSWER))
@@ -116,13 +116,13 @@ async def moor(berth: str, context: ToolContext) -> str | Detached:
 
 @tool(background=True)
 async def wait(context: ToolContext) -> None:
-    """Wait for ever, with something to show."""
+    """Shows a preliminary output, and then waits until the test ends."""
     context.preliminary(SHOWN)
     await SEEN.wait()
 
 
 async def found(database: Database) -> set[str]:
-    """The words that some row stores in plain text."""
+    """Returns the words that are stored in plain text in any row."""
     texts = ""
     for table in ALL_TABLES:
         for row in await database.rows(Statement(f"SELECT row_to_json(row)::text AS text FROM {table} AS row")):
@@ -145,7 +145,7 @@ async def test_no_row_of_a_conversation_has_its_words(harness: Harness, monkeypa
     sealing, plain = codec_of(harness, key), codec_of(harness, key, seals=False)
 
     async def all_can(*_: object) -> None:
-        """Replaces the check of replicas, because the replica of a test names no forms."""
+        """Disables the check of replicas, because the test's replica does not list the forms that it reads."""
 
     monkeypatch.setattr(OwnerKeys, "replica_without_key", all_can)
     harness.database.codec = sealing
@@ -154,7 +154,8 @@ async def test_no_row_of_a_conversation_has_its_words(harness: Harness, monkeypa
         asked = await asked_in_chat(harness)
         replica.worker.wake()
         turn = await questioned(harness, asked)
-        while not (turn.preliminary and turn.status == "waiting"):  # rows have no event
+        # the loop polls, because a change of rows causes no event
+        while not (turn.preliminary and turn.status == "waiting"):
             turn = await harness.turn(asked)
             await asyncio.sleep(0.01)
         assert [job.progress for job in turn.jobs] == [MOORED, None]

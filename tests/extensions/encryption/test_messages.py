@@ -1,4 +1,4 @@
-"""Messages and answers with encryption: the stored rows, and the unchanged view of users."""
+"""Encrypted messages and answers: the stored rows are encrypted, and users see the same as before."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def _without_times(block: dict[str, Any]) -> dict[str, Any]:
 
 
 async def seen_and_stored(url: str, **settings: Any) -> tuple[list[Any], str]:
-    """A conversation as users see it, and its rows as text."""
+    """Returns a conversation as users see it, and its rows as text."""
     async with (
         serving(url, Toolset([look]), master_key=new_master_key(), **settings) as server,
         Client(server.url) as api,

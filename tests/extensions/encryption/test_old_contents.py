@@ -1,4 +1,4 @@
-"""Earlier rows: encrypted in steps after the setting is switched on, and decrypted after it is switched off."""
+"""Existing rows are encrypted in steps after the setting is switched on, and decrypted after it is switched off."""
 
 import asyncio
 
@@ -40,10 +40,11 @@ async def test_rows_get_the_form_of_the_setting_and_keep_their_contents(
     sealing, plain = codec_of(harness, key), codec_of(harness, key, seals=False)
     async for step in change_contents(harness.database, sealing, sealed=True):
         assert (step.table, step.read, step.changed) == ("uploads", 2, 2)
-        break  # simulates an interruption
+        break  # here, the test interrupts the encryption
     assert await forms(harness) == [True, True, False, False, False, False]
     harness.database.codec = sealing
-    twin = await uploads.put("ada", "text/plain", bytes([2]) * 9)  # the same bytes as a plain row
+    # this upload has the same bytes, and its row is in plain text
+    twin = await uploads.put("ada", "text/plain", bytes([2]) * 9)
     files.append(twin.id)
     for codec, sealed in ((sealing, True), (plain, False), (sealing, True)):
         steps = [step async for step in change_contents(harness.database, codec, sealed=sealed)]

@@ -1,4 +1,4 @@
-"""New keys of owners: servers run while each row is encrypted again, and the old keys are destroyed."""
+"""New keys of owners: each row is encrypted again while servers run, and then the old keys are destroyed."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ PUT_SIGN_IN = Statement(
 )
 GET_SIGN_INS = Statement("SELECT server, tokens FROM sign_ins ORDER BY server")
 ADDRESS: Final = "https://mail.test/mcp"
-# The rotation command without its waits.
+# The command that rotates keys, with its waiting times set to zero.
 COMMAND: Final = """
 from turnstream.extensions.encryption import rotation
 from turnstream.cli import main
@@ -82,7 +82,9 @@ def rotation_of(database: Any, masters: MasterKeys, **chosen: Any) -> KeyRotatio
 
 
 async def sealed_in(url: str) -> dict[str, str]:
-    """All encrypted texts and secrets, by table. The journal's log is left out: it keeps texts for two seconds."""
+    """Returns all encrypted texts and secrets, by table. The journal's log is omitted: it keeps texts for only two
+    seconds.
+    """
     rows = await rows_of(url, without=("journal_ticks",))
     return {text: table for table, lines in rows.items() for text in SEALED.findall(json.dumps(lines))}
 
@@ -92,13 +94,13 @@ async def done(rotating: KeyRotation) -> list[KeyStep]:
 
 
 async def up_to(rotating: KeyRotation, kind: str) -> KeyStep:
-    """Interrupts the rotation after its first step of this kind. Returns the step."""
+    """Interrupts the rotation after its first step of this kind. Returns that step."""
     async with aclosing(rotating.run()) as steps:
         return await anext(step async for step in steps if step.kind == kind)
 
 
 async def opened(masters: MasterKeys, harness: Harness, path: str, owner: str = "ada") -> str | None:
-    """A document as a newly started replica reads it."""
+    """Reads a document as a newly started replica does, which has no cached keys."""
     harness.database.codec = SealingCodec(OwnerKeys(harness.database, masters), seals=True)
     return await Documents(harness.database).read(owner, path)
 
@@ -162,7 +164,9 @@ async def test_every_row_is_encrypted_again_while_a_server_uses_it(database_url:
 
 
 async def test_people_talk_while_their_key_is_changed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas write with a cached old key for a while. After the rotation, no row needs the old key."""
+    """For a while, replicas still write with the old key that they have cached. After the rotation, no row needs the
+    old key.
+    """
     monkeypatch.setattr("turnstream.extensions.encryption.codec.KEPT", 1.0)
     monkeypatch.setattr(rotation, "WRITERS", 2.0)
     monkeypatch.setattr(rotation, "READERS", 1.0)
@@ -267,10 +271,12 @@ async def test_a_killed_command_is_completed_by_the_next(harness: Harness) -> No
 
 
 async def test_replicas_with_either_key_in_memory_read_and_write(harness: Harness) -> None:
-    """Each replica caches a key for seconds: it reads rows of the new key, and still writes with the old key."""
+    """Each replica caches a key for seconds. Meanwhile it reads rows that are encrypted with the new key, and still
+    writes with the old key.
+    """
     masters, documents = MasterKeys.read(key := new_master_key()), Documents(harness.database)
     slow = codec_of(harness, key)
-    slow._clock = lambda: 0.0  # the cached key never expires
+    slow._clock = lambda: 0.0  # the cached key of this replica never expires
     harness.database.codec = slow
     await documents.put("ada", "a.md", "Tide.")
     await up_to(rotation_of(harness.database, masters), "replaced")
@@ -289,7 +295,7 @@ async def test_replicas_with_either_key_in_memory_read_and_write(harness: Harnes
 
 
 async def test_a_transaction_that_is_open_is_waited_for(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open transaction has written a row with the old key."""
+    """The open transaction has written a row that is encrypted with the old key."""
     masters = MasterKeys.read(key := new_master_key())
     codec = codec_of(harness, key)
     sealed = await codec.seal(rotation.OF_OWNERS[1][0].columns, {"owner": "ada", "path": "a.md", "content": "Tide."})
@@ -313,7 +319,7 @@ async def test_a_transaction_that_is_open_is_waited_for(harness: Harness, monkey
 
 
 async def test_a_turn_that_runs_with_secrets_keeps_the_key_before(harness: Harness) -> None:
-    """The turn has read the secrets before the rotation, and decrypts them at its next call."""
+    """The turn has read its secrets before the rotation, and decrypts them only at its next call."""
     masters = MasterKeys.read(new_master_key())
     sealed = (await OwnerKeys(harness.database, masters).find_or_create("ada")).seal("secret", "https://x.test", "key")
     asked = await harness.ask()

@@ -1,4 +1,4 @@
-"""Messages of schedules, encrypted like messages of users."""
+"""Messages of schedules are encrypted like messages of users."""
 
 import asyncio
 from typing import Any
@@ -33,7 +33,7 @@ async def made(server: Server, client: Client, **changes: Any) -> str:
 
 
 async def run_of(client: Client, id: str) -> dict[str, Any]:
-    """The first run of a schedule, after the end of the run."""
+    """Waits for the end of the first run of a schedule. Returns the run."""
     while True:
         listed = (await client.json("GET", f"/api/schedules/{id}/runs"))["runs"]
         if listed and listed[0]["state"] in {"ended", "failed"}:

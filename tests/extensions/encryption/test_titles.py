@@ -1,4 +1,4 @@
-"""Encrypted titles: a search finds their words, and no row contains the words."""
+"""Encrypted titles: a search finds words of a title, and no row contains these words."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The feed of an owner: its events, and the resume of a client."""
+"""The feed of an owner: its events, and how a client resumes it."""
 
 import asyncio
 import copy
@@ -49,7 +49,7 @@ def id_of(chat: str) -> str:
 
 @dataclass
 class FeedPicture:
-    """The state of a client that has read its list and follows the feed."""
+    """The state of a client that has read its list of chats and then follows the feed."""
 
     cursor: str
     chats: dict[str, Json] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class FeedPicture:
 
 
 async def read_list(api: Client, limit: int = 200) -> FeedPicture:
-    """Reads all pages. The picture has the cursor of the first page."""
+    """Reads all pages of the list. The picture has the cursor of the first page."""
     page = await api.json("GET", "/api/chats", params={"limit": limit})
     picture = FeedPicture(page["cursor"])
     while True:
@@ -89,7 +89,7 @@ async def read_list(api: Client, limit: int = 200) -> FeedPicture:
 
 
 async def take_until(events: AsyncIterator[Event], name: str, **members: Any) -> Event:
-    """The first event with this name and these members."""
+    """Returns the first event that has this name and these members."""
     async for event in events:
         if event.name == name and members.items() <= event.data.items():
             return event
@@ -139,7 +139,8 @@ async def test_a_turn_that_is_cancelled_before_it_runs_is_sent(api: Client, serv
     first = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
     second = await api.say(chat, model="plain", on_busy="enqueue")
     async with api.follow(FEED) as events:
-        for turn in (second, first):  # in the other order, the second turn may run and end before its cancellation
+        # if the first turn were cancelled first, the second turn might run and end before its cancellation
+        for turn in (second, first):
             assert (await api.post(f"{turn.url}/cancel")).is_success
         ended = {(await take_until(events, "turn", status="cancelled")).data["turn"] for _ in range(2)}
     assert ended == {first.assistant["id"], second.assistant["id"]}
@@ -219,8 +220,9 @@ async def test_the_cursor_of_the_list_leads_on_and_a_search_has_none(api: Client
 async def test_a_change_that_is_committed_late_is_sent(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
-    """The change has the time of its statement. Before its commit, the feed sends later changes, and a client reads a
-    list. Without an overlap, each late commit is like a commit that waits half an hour for a standby.
+    """The change has the time of its statement, but is committed later. Before its commit, the feed sends later
+    changes, and a client reads a list. With an overlap of zero, this short delay is like a commit that waits half an
+    hour for a standby.
     """
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(seconds=overlap))
     late, other = await api.chat(title="Late"), await api.chat()
@@ -339,7 +341,7 @@ async def test_a_client_that_has_missed_too_many_changes_reads_its_list_again(
 async def test_the_cursor_of_a_list_is_not_answered_with_a_reset_while_a_transaction_is_open(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reset would not help: the next list would have the same cursor."""
+    """A reset would not help, because the next list would have the same cursor."""
     monkeypatch.setattr("turnstream.extensions.feed.reader._MOST_MISSED", 2)
     chat = UUID(id_of(await api.chat()))
     async with database.holding("UPDATE chats SET updated_at = clock_timestamp() WHERE id = $1", chat):
@@ -392,7 +394,7 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_a_returning_r
 async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
     api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An overlap of zero simulates turns that are much older than the list.
+    # An overlap of zero makes the turns look much older than the list.
     monkeypatch.setattr("turnstream.extensions.feed.rows.OVERLAP", timedelta(0))
     monkeypatch.setattr("turnstream.extensions.feed.reader._BATCH", 1)
     pauses, turns = [Pause(), Pause()], []
@@ -435,7 +437,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 
 
 async def change_everything(near: Client, events: AsyncIterator[Event]) -> None:
-    """Changes data at one replica, and waits for the events of the other replica."""
+    """Changes data through one replica, and waits until the other replica has sent an event for each change."""
     chat = await near.chat(title="Ships")
     await take_until(events, "chat", title="Ships")
     new = await near.say(chat, model="plain")
@@ -515,7 +517,7 @@ class Visitor:
 
 
 async def act(random: Random, client: Client, chats: list[str]) -> None:
-    """Performs a random action of a user."""
+    """Performs a random action, as a user does."""
     what = random.choice(["make", "say", "say", "say", "rename", "delete", "cancel"])
     if what == "make" or not chats:
         chats.append(await client.chat(title=f"Chat {random.random()}"))
@@ -536,7 +538,7 @@ async def act(random: Random, client: Client, chats: list[str]) -> None:
 
 
 async def all_ended(client: Client, chats: list[str]) -> dict[str, str]:
-    """The status of each assistant turn, after the end of all turns."""
+    """Waits for the end of all turns. Returns the status of each assistant turn."""
     statuses = {}
     for chat in chats:
         for turn in (await client.json("GET", f"{chat}/turns"))["turns"]:

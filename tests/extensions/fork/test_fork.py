@@ -1,4 +1,4 @@
-"""Forks: copies of a path or of a turn, and later changes of copy and original."""
+"""Forks: the copy of a path or of a turn, and later changes of the copy and of the original."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -42,7 +42,7 @@ def chat_of(exchange: Json) -> str:
 
 
 async def with_tools(api: Client, server: Server, chat: str) -> Said:
-    """A turn of two rounds: text, two calls, their results, text."""
+    """Creates a turn of two rounds: a text, two calls, their results, and another text."""
     calls = tool_use("doc_tree", {}, "call_1"), tool_use("doc_view", {"path": "nowhere"}, "call_2")
     model = server.scripts.model(message_of(text("I look."), *calls), message_of(text("Nothing.")))
     return await api.ask(chat, "Any?", model=model)

@@ -1,4 +1,4 @@
-"""Streams of the Gemini API in the forms of its models, and helpers that read the streams."""
+"""Streams in the forms that models of the Gemini API send, and helpers that read the streams."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FIRST, SECOND = "Eo8BCowBAb4+9vv/AA==", "CiMBjz1rX25KieIB"
 
 
 def chunk(*parts: Json, usage: Json | None = None, **members: Any) -> bytes:
-    """An event with parts of the first candidate."""
+    """Returns an event whose first candidate has these parts."""
     candidate = {"content": {"parts": [*parts], "role": "model"}, **members, "index": 0}
     figures = {"promptTokenCount": 29, "candidatesTokenCount": 15, "totalTokenCount": 44} if usage is None else usage
     body = {"candidates": [candidate], "usageMetadata": figures, "modelVersion": MODEL, "responseId": "resp-1"}

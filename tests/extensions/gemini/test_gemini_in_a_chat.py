@@ -1,4 +1,6 @@
-"""Chats with answers of Gemini: later rounds and turns send signatures back, and other providers get valid requests."""
+"""Chats with answers of Gemini: later rounds and turns send Gemini's signatures back, and requests to other providers
+are valid.
+"""
 
 import json
 from collections.abc import AsyncIterator

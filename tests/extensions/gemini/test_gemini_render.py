@@ -1,4 +1,6 @@
-"""Requests of the Gemini API: Gemini's parts return unchanged, and other blocks in forms that the API accepts."""
+"""Requests of the Gemini API: parts from Gemini are sent back unchanged, and other blocks are sent in forms that the
+API accepts.
+"""
 
 import json
 from dataclasses import replace
@@ -41,7 +43,7 @@ def body_of(request: ModelRequest) -> Json:
 
 
 def parts_after(reply: tuple[Block, ...], *, model: str = MODEL, results: tuple[Block, ...] = ()) -> list[Json]:
-    """The parts of the earlier reply in the next request."""
+    """Sends the reply back in a new request. Returns the parts into which the request renders the reply."""
     next = Message("user", results) if results else user("And now?")
     contents = body_of(asked(user("Hello"), Message("assistant", reply), next, model=model))["contents"]
     assert [content["role"] for content in contents][:2] == ["user", "model"]
@@ -50,7 +52,7 @@ def parts_after(reply: tuple[Block, ...], *, model: str = MODEL, results: tuple[
 
 
 def received(name: str) -> list[Json]:
-    """The parts as the provider sent them, with pieces of unsigned text joined."""
+    """Returns the parts as the provider sent them, except that pieces of unsigned text are joined."""
     joined: list[Json] = []
     for line in STREAMS[name].decode().splitlines():
         for part in json.loads(line[6:])["candidates"][0]["content"]["parts"] if line else ():

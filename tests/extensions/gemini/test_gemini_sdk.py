@@ -1,4 +1,4 @@
-"""Google's own SDK as the oracle: it sends the same requests and reads the same streams."""
+"""Compares the adapter with Google's own SDK: both send the same requests, and read the same content from streams."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from turnstream.libraries.providers.connect import connect_providers
 from turnstream.llm.models.api import ProviderSpec
 from turnstream.llm.provider import Message, ModelRequest, count_tokens
 
-# The SDK subclasses a class of aiohttp, and aiohttp warns about the subclass.
+# The SDK subclasses a class of aiohttp, so aiohttp warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
 VERTEX = '[providers.gemini-vertex]\napi = "gemini"\nquirks = "vertex"\nbase_url = "{url}"\n'
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}}
@@ -56,7 +56,9 @@ async def asked(server: CannedServer, request: ModelRequest) -> Any:
 
 
 def plain(body: bytes) -> Any:
-    """The body in a normal form: the SDK spells some names differently, and encodes signatures differently."""
+    """Returns the body in a normal form, because the SDK spells some names differently, and encodes signatures
+    differently.
+    """
     text = body.decode()
     for name in ("includeThoughts", "parametersJsonSchema", "thinkingLevel"):
         text = text.replace(re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name), name)
@@ -208,7 +210,7 @@ async def test_the_provider_of_the_page_calls_vertex_with_tokens_that_are_refres
         spec = vertex_spec(tmp_path, table.replace("https://aiplatform.googleapis.com", issuer.url))
         spec.api.verify(spec)
         async with connect_providers([spec]) as (offered,):
-            for seconds in (3_600, 1, 1):  # Google's package refreshes a token minutes before its end
+            for seconds in (3_600, 1, 1):  # Google's package refreshes a token minutes before the token expires
                 issuer.seconds = seconds
                 async for _ in offered.provider.stream(ModelRequest(MODEL, (QUESTION,))):
                     pass

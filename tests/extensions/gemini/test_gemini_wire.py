@@ -1,4 +1,4 @@
-"""Gemini streams as blocks: with any split into pieces, and with each ending."""
+"""Decodes Gemini's streams into blocks, for every split into pieces and for each way in which a stream can end."""
 
 import json
 from typing import Any

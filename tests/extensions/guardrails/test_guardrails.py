@@ -1,4 +1,4 @@
-"""Guardrails of a file, over real sockets: in the native API and in every dialect."""
+"""Guardrails that a file declares, over real sockets, in the native API and in every dialect."""
 
 import asyncio
 import json
@@ -53,7 +53,9 @@ STORED = Statement(
 
 @dataclass
 class Checker:
-    """An HTTP server that checks texts. `judge` returns the answer to a text, or None for no answer."""
+    """An HTTP server that checks texts. `judge` returns the server's answer to a text, or None if the server does not
+    answer.
+    """
 
     judge: Callable[[dict[str, Any]], object] = lambda _: {"verdict": "pass"}
     url: str = ""
@@ -399,7 +401,7 @@ async def through_ag_ui(api: Client, model: str) -> str:
 
 
 async def every_dialect(server: Server, api: Client, reply: Callable[[], Reply]) -> dict[str, str]:
-    """The final text of each client, with its error message after a bar."""
+    """Returns the final text that each client has, followed by a bar and the client's error message."""
     async with sdks(server) as (openai, anthropic):
         return {
             "responses": await through_responses(openai, server.scripts.model(reply())),
@@ -463,7 +465,8 @@ async def test_every_dialect_takes_back_a_retracted_text_or_fails(database_url: 
             shown = await every_dialect(server, api, lambda: message_of(text("I am Bob", " and know", " the secret.")))
             while "Bob" in await stored(server):  # noqa: ASYNC110, the checkpoints that prune the journal have no event
                 await asyncio.sleep(0.05)
-    # A client of chat completions keeps the text; a client of the Messages API is told to read the answer again.
+    # A client of Chat Completions keeps the text that it has received. A client of the Messages API is instructed to
+    # read the answer again.
     assert shown.pop("chat completions") == "I am Bob and know(gone)"
     assert "what was sent of it is void" in shown.pop("messages")
     assert set(shown.values()) == {"(gone)"}

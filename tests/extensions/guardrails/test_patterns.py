@@ -1,4 +1,4 @@
-"""The shipped patterns: their matches, texts without a match, and equal results for any split of a reply."""
+"""The shipped patterns: texts that match, texts that do not match, and equal results however a reply is split."""
 
 from collections.abc import Sequence
 

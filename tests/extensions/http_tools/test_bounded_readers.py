@@ -1,4 +1,4 @@
-"""An HTTP tool with an endless answer."""
+"""An HTTP tool stops reading an endless answer."""
 
 from uuid import uuid4
 

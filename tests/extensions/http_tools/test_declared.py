@@ -1,4 +1,4 @@
-"""HTTP tools of the tools file."""
+"""HTTP tools that a tools file declares."""
 
 import json
 import shutil

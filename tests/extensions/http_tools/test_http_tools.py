@@ -1,4 +1,4 @@
-"""HTTP tools, called over real sockets."""
+"""HTTP tools that are called over real sockets."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """A local server with prescribed answers and a record of its requests."""
+    """A local server that sends prescribed answers and records its requests."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Handler] = {}
@@ -87,7 +87,7 @@ async def service(stack: AsyncExitStack) -> Service:
 
 @pytest.fixture
 async def stranger(stack: AsyncExitStack) -> Service:
-    """Another origin."""
+    """Starts a server at another origin."""
     return await serving(stack)
 
 
@@ -97,14 +97,14 @@ async def tools(stack: AsyncExitStack) -> HttpTools:
 
 
 def _tools(hosts: Sequence[str], **more: Any) -> HttpTools:
-    """HTTP tools with the same allowed hosts for the operator and for requests."""
+    """Creates HTTP tools that allow the same hosts to the operator and to requests."""
     allowed = Allowed.of(hosts)
     return HttpTools(allowed, SECRET, request_tools=RequestToolRules(allowed), **more)
 
 
 @pytest.fixture
 async def strict(stack: AsyncExitStack) -> HttpTools:
-    """HTTP tools without allowed hosts."""
+    """Creates HTTP tools that allow no internal hosts."""
     return await stack.enter_async_context(HttpTools(Allowed(), SECRET))
 
 
@@ -113,7 +113,7 @@ def spec(url: str, *, headers: Mapping[str, str] | None = None, timeout: float =
 
 
 async def run(tool: HttpTool, sent: str = OSLO) -> Outcome:
-    """Calls the tool through a toolset, as the engine does: an exception of the tool becomes an outcome."""
+    """Calls the tool through a toolset, as the engine does, so that an exception of the tool becomes an outcome."""
     return await Toolset([tool], backoff=lambda retry: 0).run("weather", sent, CONTEXT)
 
 
@@ -162,7 +162,7 @@ async def test_a_tool_of_a_request_has_hosts_of_its_own(stack: AsyncExitStack, s
     with pytest.raises(ValueError, match="https"):
         tools.request_tool(spec(service.url()))
     assert await run(tools.request_tool(spec(service.url(host="localhost")))) == Outcome("sunny")
-    # The operator's allowed network does not apply to a host name of a request.
+    # The network that the operator allows does not apply to a host name that a request chooses.
     outcome = await run(tools.request_tool(spec(service.url(host="ip6-localhost", scheme="https"))))
     assert outcome.is_error
 
@@ -364,7 +364,7 @@ async def test_a_compressed_answer_is_decompressed(tools: HttpTools, service: Se
 async def test_a_name_that_resolves_to_an_internal_address_is_not_called(
     strict: HttpTools, service: Service, host: str
 ) -> None:
-    """A public host name: its address is known only at connection time."""
+    """The host name is public, but resolves to an internal address when the client connects."""
     outcome = await run(strict.request_tool(spec(service.url(host=host, scheme="https"))))
     assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
     assert outcome.kind == "error"

@@ -1,4 +1,4 @@
-"""Headers of HTTP tools are encrypted in every row, and plain only in the call."""
+"""The headers of HTTP tools are encrypted in every row, and are in plain text only in the tool's HTTP request."""
 
 import json
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ def weather(service: Service, value: str = SECRET) -> dict[str, Any]:
 
 
 async def ended(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> tuple[str, str]:
-    """Posts, waits for the end of the turn, and returns the chat and the turn."""
+    """Posts a message and waits for the end of the turn. Returns the chat and the turn."""
     answer = await client.post(path, json=body)
     assert answer.status_code == 201, answer.text
     turn = answer.json()["assistant_turn"]
@@ -92,13 +92,14 @@ async def test_no_row_has_a_secret_and_every_call_does(database_url: str, servic
         chat, turn = await ended(client, "/api/turns", message(server, CALL, DONE, tools=[weather(service)]))
         await ended(
             client, f"/api/chats/{chat}/turns", message(server, CALL, DONE)
-        )  # with the tools of the previous turn
+        )  # the turn inherits the tools of the previous turn
         again = {"model": server.scripts.model(CALL, DONE)}
         await ended(client, f"/api/chats/{chat}/turns/{turn}/regenerate", again)
         changed = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": [weather(service)]}})
         tools = changed.json()["settings"]["tools"]
         assert tools[0]["headers"] == {"authorization": "********"}
-        kept = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": tools}})  # with the masked header
+        # the client sends the masked header back
+        kept = await client.patch(f"/api/chats/{chat}", json={"settings": {"tools": tools}})
         assert kept.status_code == 200
         await ended(client, f"/api/chats/{chat}/turns", message(server, CALL, DONE))
         of_chat = {"settings": {"tools": [weather(service)]}}
@@ -136,7 +137,7 @@ async def test_a_server_without_the_master_key_calls_nobody(database_url: str, s
 async def test_while_a_replica_has_no_master_key_the_secret_is_plain_and_both_send_it(
     database_url: str, service: Service
 ) -> None:
-    """Simulates a rollout of the key to one replica after the other."""
+    """Simulates a rollout in which only one of two replicas has the master key."""
     async with (
         served(database_url, new_master_key()) as one,
         served(database_url, None) as other,

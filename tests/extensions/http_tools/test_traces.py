@@ -1,4 +1,4 @@
-"""The trace of a turn at the server of an HTTP tool."""
+"""The server of an HTTP tool continues the trace of the turn."""
 
 from tests.support.canned import Answer, Asked, CannedServer, served
 from tests.support.http_client import Client, said
@@ -13,7 +13,7 @@ from turnstream.tools.toolset import Toolset
 
 
 class Failing(CannedServer):
-    """Rejects the first request with 503."""
+    """Rejects its first request with status 503."""
 
     def answer_to(self, asked: Asked) -> Answer:
         return Answer(b"{}", 503 if len(self.requests) == 1 else 200, {"content-type": "application/json"})

@@ -1,4 +1,4 @@
-"""An issuer with endless keys, or with an endless configuration."""
+"""An issuer that sends an endless list of keys or an endless configuration."""
 
 import httpx2
 import pytest

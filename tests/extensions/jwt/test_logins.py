@@ -1,4 +1,4 @@
-"""External logins: JSON web tokens of an issuer over real HTTP, and a proxy that authenticates itself."""
+"""External logins: JSON web tokens from an issuer over real HTTP, and a proxy that authenticates itself."""
 
 import asyncio
 import base64
@@ -79,7 +79,8 @@ async def test_a_token_of_the_issuer_gives_access_to_its_subject(
     writer: dict[str, Any] = {"realm_access": {"roles": ["writer", "unknown"]}}
     async with Client(site.url, document, issuer.token("mine", **writer)) as ada:
         await ada.chat(title="Mine")
-    async with Client(site.url, document, issuer.token("mine")) as reader:  # a later token of the same user
+    # another token for the same user, issued later
+    async with Client(site.url, document, issuer.token("mine")) as reader:
         assert [chat["title"] for chat in (await reader.json("GET", "/api/chats"))["chats"]] == ["Mine"]
         assert (await reader.post("/api/chats", json={})).status_code == 403
     async with Client(site.url, document, issuer.token("mine", sub="bob")) as bob:
@@ -128,7 +129,7 @@ def without_signature(issuer: TestIssuer) -> str:
 
 
 def signed_by_the_public_key(issuer: TestIssuer) -> str:
-    """Key confusion: an HMAC whose secret is the text of the public key."""
+    """Returns a token for the attack by key confusion: an HMAC token whose secret is the text of the public key."""
     _, private = issuer.keys["first"]
     pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     claims = {"iss": issuer.url, "aud": AUDIENCE, "sub": "ada", "exp": int(time.time()) + 60}
@@ -141,7 +142,9 @@ def signed_by_the_public_key(issuer: TestIssuer) -> str:
 
 
 def of_another_algorithm(issuer: TestIssuer) -> str:
-    """The issuer names the algorithm of a key. The algorithm in the token must not override it."""
+    """Returns a token that names another algorithm than the issuer's key. The algorithm that the issuer names must
+    apply.
+    """
     issuer.add_key("elliptic", "ES256", published=False)
     _, private = issuer.keys["elliptic"]
     claims = {"iss": issuer.url, "aud": AUDIENCE, "sub": "ada", "exp": int(time.time()) + 60}
@@ -169,7 +172,7 @@ def of_a_short_key(issuer: TestIssuer) -> str:
     issuer.keys["short"] = "RS256", generate_private_key(65537, 1024)
     issuer.published.append("short")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the library warns about the short key
+        warnings.simplefilter("ignore")  # the library warns that the key is short
         return issuer.token("short")
 
 

@@ -1,4 +1,5 @@
-"""A key service wraps the keys of owners: its requests, and turns while the service is slow, down, or refusing.
+"""A key service wraps the keys of owners. The tests check its requests, and turns while the service is slow, down, or
+refusing.
 
 The service of these tests implements the API of `transit` over a real socket.
 """
@@ -40,7 +41,9 @@ TOKEN = "s.vault"
 
 
 class Service:
-    """The key service. `state` decides about its next answer. A slow service sets `asked` when it has a request."""
+    """The key service. `state` decides its next answers. In the state `slow`, the service sets `asked` when it receives
+    a request.
+    """
 
     def __init__(self) -> None:
         self.state: Literal["up", "slow", "failing", "refusing", "odd"] = "up"
@@ -130,7 +133,9 @@ async def test_the_service_wraps_keys_and_sees_no_text(database_url: str, servic
 async def test_turns_continue_while_the_service_is_away(
     database_url: str, service: Service, state: Literal["slow", "failing", "odd"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cached keys stay in use. A request that needs another key gets 503, and succeeds when the service is back."""
+    """Cached keys stay in use. A request that needs another key gets 503, and succeeds when the service is available
+    again.
+    """
     monkeypatch.setattr(service_key, "FRESH", 0.0)
     pause = Pause()
     async with served(database_url, service) as server, Client(server.url) as client:

@@ -1,4 +1,6 @@
-"""The bytes on disk: a dump, a base backup, database files with the write-ahead log, and a key file."""
+"""No secret is in plain text on disk: not in a dump, in a base backup, or in the database files with the write-ahead
+log. The master key is only in the key file.
+"""
 
 import subprocess
 from collections.abc import Iterable
@@ -21,11 +23,11 @@ from turnstream.tools.secrets import SEALED
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.extensions("embedded", "http_tools", "keys", "schedules")]
 
-SAID = "How is it?"  # an unencrypted text of each message of `fill`; a hit proves that the search of the files works
+SAID = "How is it?"  # the unencrypted text in each message of `fill`; a hit proves that the search of the files works
 
 
 def found_in(folder: Path, words: Iterable[str]) -> dict[str, set[str]]:
-    """The words, each with the parts of the folder that contain it."""
+    """Returns, for each word, the parts of the folder that contain the word."""
     found: dict[str, set[str]] = {word: set() for word in words}
     for file in folder.rglob("*"):
         if file.is_file():

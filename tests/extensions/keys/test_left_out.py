@@ -1,4 +1,6 @@
-"""A server without the extension: it refuses secrets in requests, keeps encrypted secrets, and sends none of them."""
+"""A server without the extension refuses secrets in requests. It keeps secrets that are already encrypted, but sends
+none of them.
+"""
 
 from typing import Any
 
@@ -28,7 +30,7 @@ REFUSED = "must have no secrets: this server lacks the extension `keys`"
 
 
 def served(url: str, key: str | None, model: ScriptedProvider) -> Any:
-    """A server, with the extension only if `key` is set."""
+    """Runs a server, with the extension only if `key` is set."""
     return serving(
         url,
         offers=[ProviderModels(model, ["m"], (), PARAMETERS)],

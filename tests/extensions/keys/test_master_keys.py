@@ -1,4 +1,4 @@
-"""The master key of the settings, and the file of an embedded database."""
+"""The server reads the master key from its settings, or from the key file of an embedded database."""
 
 import asyncio
 import base64

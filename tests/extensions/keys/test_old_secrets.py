@@ -1,4 +1,6 @@
-"""Secrets from before the master key: a command encrypts the secrets in steps, and their use stays unchanged."""
+"""Secrets from before the server had a master key: a command encrypts the stored secrets in steps, and turns still use
+the secrets.
+"""
 
 import asyncio
 import json
@@ -45,7 +47,7 @@ SERVERS = [{"type": "url", "url": "https://crm.test/mcp", "name": "crm", "author
 
 
 def answer(request: ModelRequest) -> Reply:
-    """Calls the tool once, and then answers."""
+    """Calls the tool once, and answers after the result."""
     called = any(block.type == "tool_result" for block in request.messages[-1].blocks)
     return message_of(text("Rain.")) if called else message_of(tool_use("weather", {}, f"call_{new_id()}"))
 
@@ -72,7 +74,7 @@ def served(url: str, key: str | None, provider: ScriptedProvider) -> Any:
 
 
 def options(service: Service) -> dict[str, Any]:
-    """All options that can contain a secret."""
+    """Returns all options of a request that can contain a secret."""
     weather = {
         "type": "http",
         "name": "weather",
@@ -89,7 +91,7 @@ def client_for(server: Server, token: str) -> httpx2.AsyncClient:
 
 
 async def ended(client: httpx2.AsyncClient, path: str, **body: Any) -> str:
-    """Posts a message, waits for the end of its turn, and returns the chat."""
+    """Posts a message and waits for the end of its turn. Returns the chat."""
     said = {"blocks": [{"type": "text", "text": "How is it?"}], "model": "m", **body}
     answer = await client.post(path, json=said)
     assert answer.status_code == 201, answer.text
@@ -101,7 +103,9 @@ async def ended(client: httpx2.AsyncClient, path: str, **body: Any) -> str:
 
 
 async def fill(server: Server, service: Service) -> tuple[list[str], str]:
-    """Stores secrets in every option. Returns the chats with secrets, and a token with fixed options."""
+    """Stores secrets in every option. Returns the chats that have secrets, and a token whose fixed options have
+    secrets.
+    """
     async with client_for(server, await server.token("ada")) as client:
         given = options(service)
         chats = [await ended(client, "/api/turns", **given)]
@@ -114,7 +118,7 @@ async def fill(server: Server, service: Service) -> tuple[list[str], str]:
 
 
 def found_in(rows: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """The tables, with the secrets that they contain in plain text."""
+    """Returns, for each table, the secrets that the table contains in plain text."""
     return {(table, word) for table, lines in rows.items() for word in WORDS if word in json.dumps(lines)}
 
 
@@ -122,7 +126,7 @@ async def test_secrets_from_before_are_encrypted_and_still_sent(database_url: st
     provider, key = ScriptedProvider(answer), new_master_key()
     async with served(database_url, None, provider) as server:
         chats, fixed = await fill(server, service)
-    # An earlier version accepted secrets in schedules.
+    # An earlier version allowed secrets in schedules.
     connection = await asyncpg.connect(database_url)
     await connection.execute(
         "INSERT INTO schedules (id, owner, name, request, every, zone, missed, grace, next_at, paused)"
@@ -177,7 +181,8 @@ async def test_the_next_call_completes_an_interrupted_one(database_url: str, ser
         await fill(server, service)
         database = server.services.storage.database
         connection = await asyncpg.connect(database_url)
-        await connection.execute("DELETE FROM replicas")  # this replica encrypts nothing, and needs no key
+        # this replica encrypts nothing and has no key, so its row would stop the command
+        await connection.execute("DELETE FROM replicas")
         await connection.close()
         keys, done = OwnerKeys(database, masters, required=True), Counter[str]()
         async for step in encrypt(database, keys):
@@ -217,8 +222,8 @@ async def test_the_commands_report_their_results(harness: Harness) -> None:
 
 
 def test_every_column_that_a_request_fills_is_known() -> None:
-    """`without` lists the JSON columns that cannot contain a secret of a tool. A new column must be listed or
-    encrypted.
+    """`without` lists the JSON columns that cannot contain a secret of a tool. A new column must either be added to the
+    list or be encrypted.
     """
     columns = {f"{table.name}.{column}" for table in ALL_TABLES.values() for column in table.columns}
     json_columns = {name for name in columns if is_json(name)}

@@ -1,4 +1,4 @@
-"""Keys of owners: created once, erased permanently, and wrapped again while servers run."""
+"""Keys of owners: each key is created once, can be erased permanently, and can be wrapped again while servers run."""
 
 import asyncio
 from itertools import count
@@ -25,7 +25,7 @@ async def test_replicas_that_need_a_key_at_once_share_one(harness: Harness) -> N
 
 
 async def test_after_an_erasure_no_key_decrypts_the_old_contents(harness: Harness) -> None:
-    """The owner's next key cannot decrypt the old contents either."""
+    """The owner may get a new key later, which cannot decrypt the old contents either."""
     keys = OwnerKeys(harness.database, MasterKeys.read(new_master_key()))
     sealed = (await keys.find_or_create("ada")).seal("secret", "place")
     other = await keys.find_or_create("bob")
@@ -57,7 +57,8 @@ async def test_nothing_is_encrypted_while_a_live_replica_cannot_decrypt_it(harne
         await strict.sealed_headers("ada", "https://x.test", plain)
     await other.leave()
     before = queue("before")
-    await before.renew_lease(-250)  # the replica may still run without a connection to Postgres
+    # the lease has expired, but the replica may still run without its connection to Postgres
+    await before.renew_lease(-250)
     await harness.database.rows(
         Statement("UPDATE replicas SET master_keys = NULL WHERE address = 'before' RETURNING id")
     )
@@ -67,20 +68,20 @@ async def test_nothing_is_encrypted_while_a_live_replica_cannot_decrypt_it(harne
 
 
 async def test_while_a_new_master_key_is_rolled_out_secrets_are_encrypted(harness: Harness) -> None:
-    """The earlier master key wraps the keys, because all replicas have the earlier master key."""
+    """The earlier master key wraps the keys of owners until every replica has the new master key."""
     old, new = new_master_key(), new_master_key()
     before, after = MasterKeys.read(old), MasterKeys.read(f"{new} {old}")
     await Queue(harness.database, new_id(), "before", session=1, master_keys=before.ids).renew_lease(60)
     await Queue(harness.database, new_id(), "after", session=2, master_keys=after.ids).renew_lease(60)
     keys, plain = OwnerKeys(harness.database, after, required=True), {"authorization": "Bearer secret"}
     for owner in ("ada", "bob"):
-        if owner == "ada":  # this key exists before the rollout
+        if owner == "ada":  # the key of ada exists before the rollout
             await OwnerKeys(harness.database, before).find_or_create(owner)
         sealed = await keys.sealed_headers(owner, "https://x.test", plain)
         assert is_sealed(sealed["authorization"])
         opened = await OwnerKeys(harness.database, before).opened_headers(owner, "https://x.test", sealed)
         assert opened == plain
-    # The replica with the earlier master key cannot unwrap a key of the new master key.
+    # The replica that has only the earlier master key cannot unwrap a key that the new master key wraps.
     await OwnerKeys(harness.database, MasterKeys.read(new)).find_or_create("eve")
     with pytest.raises(Conflict, match="while the replica before lacks the master key"):
         await keys.sealed_headers("eve", "https://x.test", plain)

@@ -1,4 +1,4 @@
-"""The change of the master key while servers run."""
+"""The master key is changed while servers run."""
 
 import pytest
 
@@ -21,7 +21,8 @@ async def test_an_interrupted_rotation_continues_while_others_read(harness: Harn
         assert step.rewrapped == 100
         break
     assert await key_counts(both) == KeyCounts(every=150, others=50)
-    for owner in owners:  # the earlier master key wraps some keys, and the new master key wraps the others
+    # at this point, the earlier master key wraps some keys, and the new master key wraps the others
+    for owner in owners:
         key = await both.find(owner)
         assert key is not None
         assert key.open(sealed[owner], "place") == owner
@@ -47,7 +48,9 @@ async def test_a_rotation_names_owners_whose_key_it_cannot_unwrap(harness: Harne
 
 
 async def test_the_key_of_a_moved_owner_is_wrapped_again(harness: Harness) -> None:
-    """The key decrypts the remaining rows, also after a move back restores the name of the owner."""
+    """The key must still decrypt the rows that remain in this cell, even after a move back has restored the owner's
+    name.
+    """
     old, new = new_master_key(), new_master_key()
     before, masters = OwnerKeys(harness.database, MasterKeys.read(old)), MasterKeys.read(f"{new} {old}")
     sealed = (await before.find_or_create("ada")).seal("secret", "place")

@@ -1,4 +1,6 @@
-"""Credentials in definitions of provider tools: encrypted in every row, masked in answers, plain in model calls."""
+"""Credentials in the definitions of provider tools are encrypted in every row, masked in answers, and plain in model
+calls.
+"""
 
 import json
 from typing import Any
@@ -64,7 +66,7 @@ async def test_no_row_has_a_credential_and_every_model_call_does(database_url: s
         options = {"tools": TOOLS, "params": {"mcp_servers": SERVERS}}
         chat = await client.chat()
         turn = await client.ask(chat, **said(**options))
-        await client.ask(chat, **said(params=options["params"]))  # with the tools of the previous turn
+        await client.ask(chat, **said(params=options["params"]))  # the turn inherits the tools of the previous turn
         again = await client.json("POST", f"{turn.url}/regenerate", 201, json={})
         await client.events(again["stream_url"])
         other = await client.json("POST", "/api/chats", 201, json={"settings": {"model": "m", **options}})
@@ -73,7 +75,7 @@ async def test_no_row_has_a_credential_and_every_model_call_does(database_url: s
         assert other["settings"]["params"]["mcp_servers"][0]["authorization_token"] == MASK
         await client.ask(url, **said())
         shown = {name: other["settings"][name] for name in ("tools", "params")}
-        await client.json("PATCH", url, json={"settings": shown})  # with the masked credentials
+        await client.json("PATCH", url, json={"settings": shown})  # the client sends the masked credentials back
         await client.ask(url, **said())
         await client.ask(url, **said(**shown))
     assert [is_plain(request) for request in provider.requests] == [True] * 6

@@ -1,4 +1,4 @@
-"""Encryption of secrets: only the right key decrypts a value, and only in its own place."""
+"""Encryption of secrets: only the right key decrypts a value, and only in the place that it was encrypted for."""
 
 from base64 import b64encode
 
@@ -82,7 +82,8 @@ def test_a_key_decrypts_contents_of_the_key_before_until_that_is_destroyed() -> 
         (b64encode(bytes(16)).decode(), "key 1 must have 32 bytes, not 16"),
         (f"{b64encode(bytes(32)).decode()},c2hvcnQ=", "key 2 must have 32 bytes, not 5"),
     ],
-    ids=["none", "no base64", "short", "second short"],  # fixed ids, because each process of a run has other values
+    # fixed ids, because the random keys differ in each process of a test run
+    ids=["none", "no base64", "short", "second short"],
 )
 def test_a_wrong_master_key_is_named_and_not_shown(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:

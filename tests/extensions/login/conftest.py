@@ -1,4 +1,4 @@
-"""A server with a login, and its identity provider."""
+"""A server with a login, and the identity provider of the login."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,7 +16,7 @@ ServeLogin = Callable[..., AbstractAsyncContextManager[Server]]
 
 @pytest.fixture(autouse=True)
 def no_session_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the session cache: each request reads its session from Postgres."""
+    """Disables the cache of sessions, so that each request reads its session from Postgres."""
     monkeypatch.setattr("turnstream.extensions.login.sessions.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)
 

@@ -1,4 +1,4 @@
-"""A login from start to end, and forged values at each step."""
+"""A login from its start to its end, and forged values at each step."""
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,7 +22,7 @@ def pending_of(browser: CookieBrowser) -> list[str]:
 
 
 async def refused(answer: httpx2.Response, browser: CookieBrowser, words: str, status: int = 403) -> None:
-    """Asserts that nobody is signed in, and that the page names the reason."""
+    """Asserts that nobody is signed in, and that the page contains the reason."""
     assert (answer.status_code, words in answer.text) == (status, True), answer.text
     assert "Sign in again" in answer.text
     assert browser.cookie() is None
@@ -55,7 +55,7 @@ async def test_a_person_signs_in_works_and_signs_out(
     assert (sent["client_id"], sent["post_logout_redirect_uri"]) == (CLIENT, f"{site.url}/")
     assert sent["id_token_hint"].count(".") == 2
     assert browser.cookie() is None
-    browser.http.cookies.set("turnstream_session", str(cookie))  # a copy of the old cookie
+    browser.http.cookies.set("turnstream_session", str(cookie))  # a copy of the cookie from before the logout
     assert await browser.status() == 401
     entries = await newest_entries(site.services.storage.database, "ada", "session.", 1, 10)
     assert [each.kind for each in entries] == ["session.ended", "session.created"]
@@ -218,7 +218,7 @@ async def test_an_id_token_needs_a_signature_of_the_issuer(
 
 
 async def test_a_state_of_another_browser_is_refused(site: Server, browser: CookieBrowser) -> None:
-    """Login CSRF: an attacker leads another user into the attacker's session."""
+    """Login CSRF: an attacker leads the browser of another user into the attacker's session."""
     async with CookieBrowser(site.url) as attacker:
         url = await attacker.begin()
     await refused(await browser.http.get(url), browser, "not begun in this browser")
@@ -250,10 +250,10 @@ async def test_a_callback_counts_once(browser: CookieBrowser, issuer: OpenIdIssu
     assert (await browser.http.get(url)).status_code == 303
     async with CookieBrowser(site.url) as thief:
         await refused(await thief.http.get(url), thief, "completed already")
-        for name, value in copies.items():  # the thief also has the cookie, but the provider accepts a code once
+        for name, value in copies.items():  # the thief has the cookie too, but the provider accepts a code only once
             thief.http.cookies.set(name, value)
         await refused(await thief.http.get(url), thief, "invalid_grant")
-        # The thief also has a second code for the same request.
+        # The thief also has a second code that was issued for the same request.
         for name, value in copies.items():
             thief.http.cookies.set(name, value)
         issuer.codes["second"] = asked
@@ -324,13 +324,13 @@ async def test_issuers_are_distinguished(serve: ServeLogin, issuer: OpenIdIssuer
             async with CookieBrowser(site.url) as second:
                 await second.sign_in(issuer="main")
                 assert (await second.http.get("/api/me")).json()["owner"] == "jwt:ada"
-            # Mix-up: the answer of one issuer is sent to the callback of the other issuer.
+            # A mix-up attack: the answer of one issuer is sent to the callback of the other issuer.
             async with CookieBrowser(site.url) as victim:
                 url = (await victim.begin(issuer="other")).replace("/callback/other", "/callback/main")
                 await refused(await victim.http.get(url), victim, "not begun in this browser")
                 url = (await victim.begin(issuer="main")).replace("/callback/main", "/callback/other")
                 await refused(await victim.http.get(url), victim, "not begun in this browser")
-            # An issuer names another issuer, or omits its name.
+            # An issuer names the other issuer, or omits its own name.
             for answered in ({"iss": issuer.url}, {"iss": ""}):
                 other.answered = answered
                 async with CookieBrowser(site.url) as victim:

@@ -1,4 +1,4 @@
-"""Sessions: the cookie in other pages and browsers, and the end of a session."""
+"""Sessions: requests with the cookie from other pages and browsers, and the end of a session."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ READ = Statement("SELECT * FROM login_sessions")
         ("POST", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
         ("POST", {"Sec-Fetch-Site": "same-site", "Origin": "https://neighbour.example"}, 401),
         ("POST", {"Origin": "null"}, 401),
-        ("POST", {"Origin": "ITS OWN"}, 201),  # over HTTP, no browser sends Sec-Fetch-Site
-        ("POST", {}, 401),  # without both headers, the server cannot identify the page
+        ("POST", {"Origin": "ITS OWN"}, 201),  # Over plain HTTP, browsers do not send Sec-Fetch-Site.
+        ("POST", {}, 401),  # Without either header, the server cannot tell which page sent the request.
         ("GET", {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}, 401),
-        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # the user typed the address
-        ("POST", {"Origin": "https://mine.example"}, 401),  # pages of an allowed origin send tokens
+        ("GET", {"Sec-Fetch-Site": "none"}, 200),  # The user typed the address.
+        ("POST", {"Origin": "https://mine.example"}, 401),  # Pages of an allowed origin must send tokens, not cookies.
     ],
 )
 async def test_a_cookie_counts_for_pages_of_the_server_alone(
@@ -56,7 +56,7 @@ async def test_a_cookie_counts_for_pages_of_the_server_alone(
 
 
 async def test_a_session_is_never_one_that_the_browser_brought(browser: CookieBrowser, site: Server) -> None:
-    """Session fixation: before the login, the browser has a cookie of the attacker."""
+    """Session fixation: before the login, an attacker has set a cookie in the browser."""
     planted = "x" * 43
     browser.http.cookies.set("turnstream_session", planted, domain="127.0.0.1")
     assert await browser.status() == 401
@@ -90,7 +90,8 @@ async def test_the_stored_digest_does_not_open_a_session(site: Server, browser: 
         async with CookieBrowser(site.url) as thief:
             thief.http.cookies.set("turnstream_session", stored)
             assert await thief.status() == 401
-    async with httpx2.AsyncClient(base_url=site.url) as program:  # a cookie is not a bearer token
+    # the value of a cookie must not work as a bearer token
+    async with httpx2.AsyncClient(base_url=site.url) as program:
         for sent in (secret, f"session:{row['id']}"):
             answer = await program.get("/api/chats", headers={"Authorization": f"Bearer {sent}"})
             assert answer.status_code == 401
@@ -149,7 +150,7 @@ async def test_a_session_ends_when_it_is_idle(site: Server, browser: CookieBrows
     database = site.services.storage.database
     await browser.sign_in()
     await database.row(AGE, seconds=43_000)
-    assert await browser.status() == 200  # the request extends the session
+    assert await browser.status() == 200  # this request extends the session
     await database.row(AGE, seconds=43_000)
     assert await browser.status() == 200
     await database.row(AGE, seconds=43_201)
@@ -174,7 +175,7 @@ async def test_a_session_ends_after_its_longest_life(site: Server, browser: Cook
     await site.services.storage.database.row(END)
     assert await browser.status() == 401
     assert (await browser.http.get("/api/session")).json()["session"] is None
-    await browser.sign_in()  # the next login removes the ended session
+    await browser.sign_in()  # a new login removes the session that has ended
     assert len(await site.services.storage.database.rows(READ)) == 1
 
 

@@ -1,4 +1,4 @@
-"""The settings of a login, the file with further issuers, and the doctor's line about the login."""
+"""The settings of a login, the file with more issuers, and the doctor's line about the login."""
 
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,6 @@ async def test_the_doctor_asks_the_issuer(issuer: OpenIdIssuer) -> None:
     issuer.is_away = True
     with pytest.raises(ConfigError, match=f"Nobody can sign in at {issuer.url}: "):
         await check(settings, Models([]), True)
-    async with issuing() as plain:  # the issuer of an API, without a login page
+    async with issuing() as plain:  # an issuer for APIs, which has no login page
         with pytest.raises(ConfigError, match="no `authorization_endpoint`"):
             await check(Settings(_env_file=None, **{**given, "login_issuer": plain.url}), Models([]), True)

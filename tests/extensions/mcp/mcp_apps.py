@@ -1,7 +1,7 @@
 """An MCP server with apps, over stdio: `python -m tests.extensions.mcp.mcp_apps`.
 
-`chart` has a valid app, and `trap` an app that attacks the page. `refresh` is for apps only, `reckon` for models only,
-and both may call `erase`. `serve` creates the server, also for a test over HTTP.
+The tool `chart` has a valid app, and `trap` has an app that attacks the page. Only apps may call `refresh`, only models
+may call `reckon`, and both may call `erase`. `serve` creates the server, and a test also uses it over HTTP.
 """
 
 from mcp.server.mcpserver import MCPServer
@@ -40,7 +40,7 @@ request('ui/initialize', about)
     post({ method: 'ui/notifications/size-changed', params: { width: 400, height: 300 } })
   })
 </script></body></html>"""
-# The app lists each attack that fails. At the end, the app navigates its frame to a page with its own policy.
+# The app lists each attack that fails. At the end, the app navigates its frame to a page that has its own policy.
 TRAP = """<!doctype html><html><body><pre id="held"></pre><pre id="erased"></pre><script>
 const held = []
 const attempt = async (name, attack) => {
@@ -93,17 +93,17 @@ def serve() -> MCPServer:
 
     @server.tool(meta={"ui": {"resourceUri": "ui://apps/trap"}})
     def trap() -> str:
-        """Has an app that attacks."""
+        """Has an app that attacks the page."""
         return "done"
 
     @server.tool(meta=_FOR_APPS)
     def refresh() -> list[int]:
-        """Is for apps."""
+        """Can be called only by apps."""
         return [7]
 
     @server.tool(meta={"ui": {"visibility": ["model"]}})
     def reckon() -> int:
-        """Is for models."""
+        """Can be called only by models."""
         return 42
 
     @server.tool()

@@ -1,7 +1,7 @@
 """An MCP server over stdio whose tools ask the user.
 
-`python -m tests.extensions.mcp.mcp_asking`; with `--old`, the server speaks a protocol from before 2026-07-28, and asks
-during the call.
+`python -m tests.extensions.mcp.mcp_asking` starts the server. With `--old`, the server speaks a protocol from before
+2026-07-28, in which it asks during the call.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An MCP server over stdio that refuses, fails, and violates its own schemas.
+"""An MCP server over stdio that refuses calls, fails, and violates its own schemas.
 
-`python -m tests.extensions.mcp.mcp_faulty`. The server speaks a protocol from before 2026-07-28, and uses no SDK. The
-name of a tool describes the answer to its calls.
+`python -m tests.extensions.mcp.mcp_faulty` starts the server. It uses no SDK, and speaks a protocol from before
+2026-07-28. The name of a tool describes how the server answers calls of the tool.
 """
 
 import json
@@ -47,7 +47,7 @@ class Answers:
         self._visited = False
 
     def of(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The `result` or the `error` of the response."""
+        """Returns the response to a message: its `result` or its `error`."""
         params = message.get("params") or {}
         match message["method"]:
             case "initialize":

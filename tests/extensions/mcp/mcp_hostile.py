@@ -1,8 +1,9 @@
-"""An MCP server that sends too much: `python -m tests.extensions.mcp.mcp_hostile` over stdio, with a port over HTTP.
-The server speaks a protocol from before 2026-07-28.
+"""An MCP server that sends too much. `python -m tests.extensions.mcp.mcp_hostile` runs it over stdio, or, with a port,
+over HTTP. The server speaks a protocol from before 2026-07-28.
 
-The name of a tool describes the answer to its calls. `--list WHAT` chooses the list of tools. With `--finite`, no
-answer is endless: over stdio, an endless line ends the connection.
+The name of a tool describes how the server answers calls of the tool. `--list WHAT` chooses the list of tools that the
+server sends. With `--finite`, no answer is endless: over stdio, a line that would be endless ends the connection
+instead.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Any
 
 TOOLS = ("fine", "long", "values", "endless", "compressed", "failure")
 PIECE = b"x" * 65_536
-LONG = 12_000_000  # above the limit of a message
+LONG = 12_000_000  # exceeds the limit for a message
 
 
 def tools_of(what: str, cursor: str | None) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def tools_of(what: str, cursor: str | None) -> dict[str, Any]:
 
 
 def answer_of(message: dict[str, Any], what: str) -> Iterator[bytes]:
-    """The JSON of an answer, in pieces."""
+    """Yields the JSON of an answer in pieces."""
     id, method, params = message["id"], message["method"], message.get("params") or {}
     match method:
         case "initialize":
@@ -60,7 +61,7 @@ def answer_of(message: dict[str, Any], what: str) -> Iterator[bytes]:
 
 
 def _result(id: int, tool: str) -> Iterator[bytes]:
-    # The id is the last member, as in the answers of some servers.
+    # The id comes last, as in the answers of some servers.
     yield b'{"result":{"content":[{"type":"text","text":"'
     match tool:
         case "fine":

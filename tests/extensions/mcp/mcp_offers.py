@@ -1,7 +1,7 @@
-"""An MCP server with prompts and resources, over stdio, or with a port over HTTP at http://127.0.0.1:PORT/mcp.
+"""An MCP server with prompts and resources, over stdio, or over HTTP at http://127.0.0.1:PORT/mcp.
 
-`python -m tests.extensions.mcp.mcp_offers [PORT]`; with `--old`, the server speaks a protocol from before 2026-07-28.
-The description of the prompt `count` has the number of `prompts/list` requests.
+`python -m tests.extensions.mcp.mcp_offers [PORT]` starts the server. With `--old`, it speaks a protocol from before
+2026-07-28. The description of the prompt `count` has the number of `prompts/list` requests so far.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def review(text: str, tone: str = "kind") -> str:
 
 @server.prompt()
 def rehearse() -> list[Message]:
-    """A talk of both."""
+    """A talk of a user and an assistant."""
     link = types.ResourceLink(uri="notes://today", name="today", type="resource_link")
     return [
         UserMessage("Who are you?"),

@@ -1,6 +1,6 @@
-"""An MCP server over stdio for cases without a packaged server: progress, hanging calls, tools that appear later.
+"""An MCP server over stdio for cases that no packaged server covers: progress, hanging calls, tools that appear later.
 
-`python -m tests.extensions.mcp.mcp_paces`; with `--old`, the server speaks a protocol from before 2026-07-28.
+`python -m tests.extensions.mcp.mcp_paces` starts the server. With `--old`, it speaks a protocol from before 2026-07-28.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def hang(context: Context) -> str:
 
 @server.tool(name="was.abandoned", structured_output=False)
 async def was_abandoned() -> str:
-    """Return once `hang` was cancelled."""
+    """Return as soon as `hang` was cancelled."""
     await abandoned.wait()
     return "yes"
 
@@ -60,14 +60,14 @@ async def grow(context: Context) -> str:
 
 @server.tool(structured_output=False)
 async def show() -> list[types.ContentBlock]:
-    """Show something that is no text."""
+    """Return content that is not text."""
     data = base64.b64encode(PIXEL).decode()
     return [types.ImageContent(type="image", data=data, mime_type="image/png")]
 
 
 @server.tool()
 async def measure() -> dict[str, int]:
-    """Answer with data."""
+    """Return structured data."""
     return {"width": 3}
 
 

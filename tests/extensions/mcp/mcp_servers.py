@@ -1,4 +1,4 @@
-"""MCP servers for tests: declarations, starts, and helpers that find a process."""
+"""MCP servers for tests: their declarations, how they are started, and helpers that find their processes."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ BERLIN = '{"timezone": "Europe/Berlin"}'
 
 
 def process_of(server: McpServer) -> psutil.Process:
-    """The server's process among the child processes of the tests, of which some may be zombies."""
+    """Returns the process of the server: a child of the test process, which may also have zombies as children."""
     commands = {child: child.as_dict(["cmdline"])["cmdline"] or () for child in psutil.Process().children()}
     (found,) = [child for child, command in commands.items() if [*command][1:] == [*server.args]]
     return found
@@ -35,7 +35,7 @@ def process_of(server: McpServer) -> psutil.Process:
 
 @asynccontextmanager
 async def time_over_http(port: int, *options: str, module: str = "mcp_time_over_http") -> AsyncIterator[psutil.Process]:
-    """Runs a server over HTTP, and yields when the server listens. A test may kill the process."""
+    """Runs a server over HTTP, and yields its process as soon as the server listens. A test may kill the process."""
     command = [sys.executable, "-m", f"tests.extensions.mcp.{module}", str(port), *options]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
@@ -52,7 +52,7 @@ async def time_over_http(port: int, *options: str, module: str = "mcp_time_over_
 
 
 def context_with(progress: list[str] | None = None, begun: asyncio.Event | None = None) -> ToolContext:
-    """A context whose preliminary output goes to `progress` and sets `begun`."""
+    """Returns a context that appends preliminary output to `progress` and then sets `begun`."""
 
     def show(words: str) -> None:
         if progress is not None:
@@ -65,7 +65,7 @@ def context_with(progress: list[str] | None = None, begun: asyncio.Event | None 
 
 @dataclass(frozen=True)
 class Announced:
-    """A tool that sets `called` at each call."""
+    """A tool that sets the event `called` in each call."""
 
     tool: Tool
     called: asyncio.Event
@@ -93,5 +93,5 @@ class Announcing:
 
 
 def declared_servers(path: Path, environment: Mapping[str, str]) -> list[McpServer]:
-    """The MCP servers of a tools file."""
+    """Returns the MCP servers that a tools file declares."""
     return servers_of(read_declarations(path, environment, {"mcp": McpTable}))

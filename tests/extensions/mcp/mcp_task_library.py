@@ -1,7 +1,8 @@
-"""An MCP server with tasks, built with the package `mcp`, over HTTP at a port.
+"""An MCP server with tasks over HTTP, which is built with the package `mcp`.
 
-`python -m tests.extensions.mcp.mcp_task_library FOLDER PORT`. The extension has the shapes of the specification and its
-own store of tasks. Validation, versions, capabilities and headers come from the package.
+`python -m tests.extensions.mcp.mcp_task_library FOLDER PORT` starts the server. The extension for tasks uses the shapes
+of the specification and has its own store of tasks. The package does the rest: validation, versions, capabilities and
+headers.
 """
 
 import json

@@ -1,11 +1,13 @@
 """An MCP server of 2026-07-28 with the extension for tasks, written from the specification alone, without an SDK.
 
-`python -m tests.extensions.mcp.mcp_task_server FOLDER` runs over stdio, and with a port as second argument over HTTP.
-The folder has the tasks, which survive a restart, and `effects.jsonl`, with a line for each request that has an effect.
-Tests count the effects there. A task advances with each `tasks/get`, or when `FOLDER/release` exists, so no test waits
-for a clock. Over HTTP, calls of `slow_call` and polls of `slow_poll` are answered when `FOLDER/release` exists. With
-`--ttl MS`, clients may cache the list of tools for MS milliseconds, and the descriptions have the number of lists so
-far.
+`python -m tests.extensions.mcp.mcp_task_server FOLDER` runs over stdio. With a port as its second argument, the server
+runs over HTTP.
+
+The folder contains the tasks, which survive a restart. It also contains `effects.jsonl`, which has a line for each
+request that has an effect: tests count the effects there. No test waits for a clock, because a task advances with each
+`tasks/get`, or as soon as `FOLDER/release` exists. Over HTTP, the server delays its answers to calls of `slow_call` and
+to polls of `slow_poll` until `FOLDER/release` exists. With `--ttl MS`, clients may cache the list of tools for MS
+milliseconds, and each description contains the number of lists that were sent so far.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from uuid import uuid4
 EXTENSION = "io.modelcontextprotocol/tasks"
 VERSION = "2026-07-28"
 CREATED = "2026-07-28T10:30:00Z"
-# The states of a task at successive `tasks/get` requests. The last state repeats.
+# The states that a task has in successive `tasks/get` requests. The last state repeats.
 COURSES: dict[str, list[str]] = {
     "work": ["working", "working", "completed"],
     "quick": ["completed"],
@@ -164,7 +166,7 @@ class TaskServer:
         return {"jsonrpc": "2.0", "id": message["id"], **answer}
 
     def holds(self, message: dict[str, Any]) -> bool:
-        """True if the answer waits for the release."""
+        """Returns whether the answer must wait for the release."""
         params = message.get("params") or {}
         is_slow = message["method"] == "tools/call" and params["name"] == "slow_call"
         is_slow = is_slow or (message["method"] == "tasks/get" and self._tasks.tool_of(params["taskId"]) == "slow_poll")

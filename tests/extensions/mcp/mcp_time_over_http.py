@@ -1,7 +1,7 @@
 """Serves the tools of mcp-server-time at http://127.0.0.1:PORT/mcp.
 
-`python -m tests.extensions.mcp.mcp_time_over_http PORT`; with `--old`, the server speaks a protocol from before
-2026-07-28, with a handshake and sessions.
+`python -m tests.extensions.mcp.mcp_time_over_http PORT` starts the server. With `--old`, it speaks a protocol from
+before 2026-07-28, which has a handshake and sessions.
 """
 
 import sys
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def old(app: ASGIApp) -> ASGIApp:
-    """Rejects `server/discover` with 404, as an older server does."""
+    """Rejects `server/discover` with status 404, as an older server does."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if (b"mcp-method", b"server/discover") in scope.get("headers", ()):

@@ -1,8 +1,9 @@
-"""A strict issuer of OAuth 2.1, and an MCP server that requires its tokens: real sockets, in the process of the test.
+"""A strict issuer of OAuth 2.1, and an MCP server that requires its tokens. Both run in the test process on real
+sockets.
 
-The issuer is written from the RFCs: PKCE with S256 only (7636), single-use codes, exact redirect URIs, the `resource`
-of each token (8707), `iss` in its answers (9207), registration (7591), revocation (7009), and rotating refresh tokens:
-a second use of a refresh token revokes all tokens of its family.
+The issuer is written from the RFCs: PKCE with S256 only (7636), codes that can be used once, exact redirect URIs, the
+`resource` of each token (8707), `iss` in its answers (9207), registration (7591), revocation (7009), and rotating
+refresh tokens. If a refresh token is used twice, the issuer revokes all tokens of its family.
 """
 
 import asyncio
@@ -31,12 +32,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.support.server_process import free_port
 
 _PROTECTED = "/.well-known/oauth-protected-resource"
-LIST_TOKEN = "operator-token"  # an operator's token that only lists tools
+LIST_TOKEN = "operator-token"  # the operator's token, with which the server may only list tools
 
 
 @dataclass
 class Issued:
-    """The tokens of one consent. Each refresh adds an access token and a refresh token; only the last pair is valid."""
+    """The tokens of one consent. Each refresh adds an access token and a refresh token, and only the last pair is
+    valid.
+    """
 
     subject: str
     client: str
@@ -48,7 +51,7 @@ class Issued:
 
 
 class OAuthIssuer:
-    """`subject` is the user at the issuer, who consents to each request. None refuses each request."""
+    """An issuer whose user `subject` consents to each request. If `subject` is None, each request is refused."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,16 +63,17 @@ class OAuthIssuer:
         self.refreshes = 0
         self.refused: list[str] = []
         self.revocations: list[str] = []
-        self.hold: asyncio.Event | None = None  # if set, refreshes wait for the event
+        self.hold: asyncio.Event | None = None  # If set, refreshes wait for the event.
         self.holding = asyncio.Event()
         self.refreshed = asyncio.Event()
         self.is_away = False
-        self.secrets: dict[str, str] = {}  # by client id, for clients that must authenticate
-        self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None  # fetches client metadata documents
+        self.secrets: dict[str, str] = {}  # The secrets of clients that must authenticate, by client id.
+        # If set, the issuer uses this function to read client metadata documents.
+        self.fetch: Callable[[str], Awaitable[dict[str, Any]]] | None = None
         self.exchanging = asyncio.Event()
-        self.hold_exchange: asyncio.Event | None = None  # if set, exchanges of codes wait for the event
-        self.answer: dict[str, Any] = {}  # replaces members of a token response
-        self.refusal: tuple[int, Any] | None = None  # replaces each token response: status and body
+        self.hold_exchange: asyncio.Event | None = None  # If set, exchanges of codes wait for the event.
+        self.answer: dict[str, Any] = {}  # These members replace members of a token response.
+        self.refusal: tuple[int, Any] | None = None  # This status and body replace each token response.
         self.metadata: dict[str, Any] = {
             "issuer": url,
             "authorization_endpoint": f"{url}/authorize",
@@ -96,11 +100,11 @@ class OAuthIssuer:
         )
 
     def family_of(self, access: str) -> Issued | None:
-        """The consent behind an access token that is valid now."""
+        """Returns the consent that the access token belongs to, if the token is valid now."""
         return next((each for each in self.families if not each.revoked and each.access[-1:] == [access]), None)
 
     def end_sessions(self) -> None:
-        """Revokes all tokens, as an administrator of the issuer does."""
+        """Revokes all tokens, as an administrator of the issuer can do."""
         for family in self.families:
             family.revoked = True
 
@@ -121,7 +125,8 @@ class OAuthIssuer:
             found = await self.fetch(id)
             client = found if found.get("client_id") == id else None
         if client is None or redirect not in client["redirect_uris"]:
-            return Response("unknown client or redirect", 400)  # never redirect to an unregistered address
+            # the issuer must never redirect to an unregistered address
+            return Response("unknown client or redirect", 400)
         back = {"state": query["state"], "iss": self.url}
         wrong = query.get("response_type") != "code" or query.get("code_challenge_method") != "S256"
         if wrong or len(query.get("code_challenge", "")) != 43 or not query.get("resource"):
@@ -160,7 +165,9 @@ class OAuthIssuer:
                 return self._refuse("unsupported_grant_type")
 
     def _authenticates(self, request: Request, form: dict[str, str]) -> bool:
-        """A client with a secret authenticates in the header (RFC 6749, 2.3.1), which contains the client id too."""
+        """Checks the client's authentication. If the client has a secret, the header must contain its id and its secret
+        (RFC 6749, 2.3.1).
+        """
         kind, _, sent = request.headers.get("authorization", "").partition(" ")
         if kind == "Basic" and "client_id" not in form:
             id, _, secret = b64decode(sent).decode().partition(":")
@@ -183,7 +190,7 @@ class OAuthIssuer:
         if family is None or family.revoked or form.get("client_id") != family.client:
             return self._refuse("invalid_grant")
         if used != family.refresh[-1]:
-            family.revoked = True  # two parties have the same token
+            family.revoked = True  # a used refresh token means that two parties have it
             return self._refuse("invalid_grant: reused")
         self.refreshes += 1
         self.refreshed.set()
@@ -218,17 +225,17 @@ class OAuthIssuer:
 
 
 class Calendar:
-    """An MCP server whose tools answer for the subject of the token. `seen` has the token of each tool call."""
+    """An MCP server whose tools answer for the subject of the token. `seen` lists the token of each tool call."""
 
     def __init__(self, url: str, issuer: OAuthIssuer) -> None:
         self.url = f"{url}/mcp"
         self.issuer = issuer
         self.seen: list[str] = []
         self.calls = 0
-        self.away = False  # True if the server does not answer
-        self.hold: asyncio.Event | None = None  # if set, calls wait for the event
+        self.away = False  # If True, the server does not answer.
+        self.hold: asyncio.Event | None = None  # If set, calls wait for the event.
         self.holding = asyncio.Event()
-        self.protected: Mapping[str, Any] | Response | None = None  # replaces the metadata (RFC 9728)
+        self.protected: Mapping[str, Any] | Response | None = None  # replaces the server's metadata (RFC 9728)
         self.issuer_metadata: Mapping[str, Any] | None = None
         auth = AuthSettings(
             issuer_url=AnyHttpUrl(issuer.url),
@@ -236,14 +243,15 @@ class Calendar:
             required_scopes=["calendar.read"],
             validate_token_resource=True,
         )
-        self.own_tools: dict[str, list[types.Tool]] | None = None  # by subject; None: all subjects have the same tools
+        # the tools of each subject; if None, all subjects have the same tools
+        self.own_tools: dict[str, list[types.Tool]] | None = None
         self.lists = 0
         self._mcp = _ListingServer(self, auth)
         self._mcp.tool()(self.events)
         self._mcp.tool()(self.invite)
 
     def add_agenda(self) -> None:
-        """Offers a prompt for the subject of the token."""
+        """Offers a prompt whose text depends on the subject of the token."""
 
         async def agenda() -> str:
             """What is on."""
@@ -253,7 +261,7 @@ class Calendar:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The metadata of the server (RFC 9728)."""
+        """Returns the metadata of the server (RFC 9728)."""
         return {"resource": self.url, "authorization_servers": [self.issuer.url]}
 
     @property
@@ -302,7 +310,7 @@ class Calendar:
 
 
 class _ListingServer(MCPServer):
-    """An MCP server with a list of tools for the token's subject."""
+    """An MCP server that lists the tools for the subject of the token."""
 
     def __init__(self, calendar: Calendar, auth: AuthSettings) -> None:
         super().__init__("calendar", token_verifier=calendar, auth=auth)
@@ -318,7 +326,7 @@ class _ListingServer(MCPServer):
 
 @dataclass
 class Office:
-    """An issuer, and the calendar that requires its tokens."""
+    """An issuer, and the calendar that requires the issuer's tokens."""
 
     issuer: OAuthIssuer
     calendar: Calendar

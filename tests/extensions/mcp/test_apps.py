@@ -1,4 +1,4 @@
-"""Apps of MCP servers: their description for clients, and the page and the policy of an app."""
+"""Apps of MCP servers: how clients get an app, its page and its policy, and the calls that an app makes."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ async def test_clients_learn_of_an_app_and_read_its_page(database_url: str) -> N
         assert sorted(tools.keys() - offered) == ["apps__refresh"]
         outcome = await tools["apps__chart"](context_with(), json.dumps({"place": "Sund"}))
         assert outcome.data["ui"] == {"server": "apps", "resourceUri": "ui://apps/chart"}
-        assert "ui://" not in outcome.text  # the model does not see the app
+        assert "ui://" not in outcome.text  # the model does not see that the result has an app
         app = await place.ada.json("POST", "/api/mcp/apps", json={"server": "apps", "uri": "ui://apps/chart"})
         assert app["connect"] == ["https://api.example.com"]
         assert app["load"] == []
@@ -84,7 +84,7 @@ ASKING = replace(APPS, policies={"erase": Policy(approval="always"), "refresh": 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A turn whose result has an app, and the provider that answered the turn."""
+    """A turn with a result that has an app, and the provider that answered the turn."""
 
     place: Place
     turn: Said
@@ -98,7 +98,7 @@ class Drawn:
         return await (client or self.place.ada).json("POST", "/api/mcp/apps/calls", expect, json=body, headers=headers)
 
     async def result(self, made: Any) -> dict[str, Any]:
-        """The result of a call, after the end of its turn."""
+        """Waits for the end of a call's turn. Returns the result of the call."""
         url = f"/api/chats/{made['chat']}/turns/{made['turn']}"
         await self.place.ada.events(f"{url}/stream")
         turn = await self.place.ada.json("GET", url)
@@ -145,7 +145,7 @@ async def test_an_app_calls_a_tool_in_a_turn_of_its_own_that_no_model_reads(
         again = await app.place.ada.ask(f"/api/chats/{app.turn.assistant['chat_id']}")
         assert again.assistant["status"] == "complete"
         assert "refresh" not in repr(app.provider.requests[2])
-        # A message in the chat of the app does not offer the model the tools for apps.
+        # If a message continues the chat of the app's calls, the model is not offered the tools for apps.
         await app.place.ada.say(
             f"/api/chats/{made['chat']}", model=app.place.server.scripts.model(message_of(text("x")))
         )
@@ -198,7 +198,7 @@ async def test_an_app_calls_no_other_tools_and_not_without_end(
         monkeypatch.setattr(app_turns, "MOST_CALLS", 5)
         assert "the limit of 5 calls" in (await app.call("erase", 409))["detail"]
         assert len(await app.listed()) == 5
-        # Last, because the server soon requires a token from each client.
+        # This check is the last one, because from now on the server requires a token from each client.
         eve_token = await app.place.server.token("eve")
         async with Client(app.place.server.url, document, eve_token) as eve:
             await app.call("refresh", 404, client=eve)
@@ -216,7 +216,7 @@ async def app_call(client: Client, turn: Said, name: str, expect: int = 201, **a
 
 
 async def decided(client: Client, made: Any, type: str) -> str:
-    """Decides about a call that waits for an approval. Returns the result of the call."""
+    """Decides about a call that waits for an approval. Returns the call's result."""
     action, url = await waiting(client, made), f"/api/chats/{made['chat']}/turns/{made['turn']}"
     sent = {"type": type, "tool_use_id": action["tool_use_id"], "input_digest": action["input_digest"]}
     await client.json("POST", f"{url}/actions", 202, json={"actions": [sent]})

@@ -1,4 +1,4 @@
-"""MCP servers with endless output."""
+"""MCP servers that send endless output."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The example `calendar`: a user signs in to a calendar, and a manager approves an invitation through a link."""
+"""The example `calendar`: a user signs in to a calendar, and a manager approves an invitation with a link."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def settings_of(file: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def delivering(secret: str, port: int) -> AsyncIterator[asyncio.StreamReader]:
-    """Runs the receiver of the example as a process. Yields its output."""
+    """Runs the example's receiver of webhooks as a process. Yields the process's output."""
     environment = {**os.environ, "TURNSTREAM_WEBHOOK_SECRET": secret, "PORT": str(port)}
     program, pipe = EXAMPLE / "deliver.py", asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, program, env=environment, stdout=pipe)

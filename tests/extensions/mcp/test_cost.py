@@ -1,4 +1,6 @@
-"""A turn without MCP runs the same statements with and without the extension, and imports no module of the SDK."""
+"""A turn without MCP runs the same statements whether the extension is installed or not, and imports no module of the
+SDK.
+"""
 
 import json
 from collections import Counter
@@ -30,7 +32,8 @@ async def imported() -> list[str]:
 
 TOOLS = [imported]
 """
-# The modules with the extension's calls, their schemas, and the keys of its tables.
+# The modules that may be imported: they have the extension's calls, the schemas of the calls, and the keys of its
+# tables.
 CALLS = {"", ".app_calls", ".calls", ".declared", ".failures", ".offer_calls", ".own_calls", ".tables"}
 
 
@@ -41,7 +44,7 @@ async def look() -> str:
 
 
 async def statements_of_a_turn(database_url: str, monkeypatch: pytest.MonkeyPatch, *without: str) -> Counter[Statement]:
-    """The statements about the turn, its chat and its owner."""
+    """Returns the statements whose arguments name the turn, its chat or its owner."""
     made, arguments = list[tuple[Statement, set[str]]](), Statement.arguments
 
     def noted(statement: Statement, values: dict[str, Any]) -> list[Any]:
@@ -75,7 +78,7 @@ async def test_a_server_without_mcp_servers_imports_neither_the_sdk_nor_its_user
 ) -> None:
     (tmp_path / "imports.py").write_text(IMPORTS, encoding="utf-8")
 
-    class Unforked(Server):  # a forked server would share the imported modules of the tests
+    class Unforked(Server):  # a process that is forked from the tests would already have imported the tests' modules
         command = (TURNSTREAM, "serve")
 
     server = Unforked(database_url, tmp_path, {"TURNSTREAM_TOOLSET": "imports:TOOLS", "PYTHONPATH": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""MCP servers of the tools file."""
+"""MCP servers that a tools file declares."""
 
 import asyncio
 import sys
@@ -122,7 +122,7 @@ async def test_tools_of_a_server_have_the_policies_of_the_file(tmp_path: Path) -
     path = tmp_path / "tools.toml"
     path.write_text(RUNNING)
     async with open_toolset([], ToolSettings(file=path)) as toolset:
-        # On a loaded machine, the MCP server may start after the toolset's wait of five seconds.
+        # On a loaded machine, the MCP server may take longer to start than the five seconds that the toolset waits.
         while "time__convert_time" not in toolset.names:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert toolset.names == ("time__get_current_time", "time__convert_time")

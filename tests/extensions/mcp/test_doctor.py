@@ -1,4 +1,4 @@
-"""`turnstream doctor` and MCP servers."""
+"""`turnstream doctor` checks MCP servers."""
 
 import json
 from pathlib import Path

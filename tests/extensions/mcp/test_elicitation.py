@@ -1,4 +1,4 @@
-"""Elicitations: an MCP server asks the user during a call, and receives the answer."""
+"""Elicitations: during a call, an MCP server asks the user a question and receives the answer."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ SERVERS = pytest.mark.parametrize("asking", [NEW, OLD], ids=["new", "old"])
 
 
 class Desk(NamedTuple):
-    """A server with the tools of the MCP server whose name is `asking`."""
+    """A server that offers the tools of an MCP server. `asking` is the name of the MCP server."""
 
     server: Server
     client: Client
@@ -44,7 +44,9 @@ Open = Callable[[McpServer], Awaitable[Desk]]
 
 @dataclass
 class Started:
-    """The MCP servers started so far: one for each declaration, because a server's imports take longer than a test."""
+    """The MCP servers that are already running, one for each declaration. They are shared, because the start of a
+    server takes longer than a test.
+    """
 
     stack: AsyncExitStack
     servers: dict[str, McpServers] = field(default_factory=dict)
@@ -167,7 +169,7 @@ async def test_the_time_of_a_call_does_not_run_while_a_person_thinks(opened: Ope
     desk = await opened(replace(OLD, name="old_quick", policy=Policy(timeout=1.0)))
     turn = await booked(desk, ("a", "Oslo"))
     (action,) = (await asked(desk.client, turn)).data["calls"]
-    await asyncio.sleep(1.3)  # longer than the timeout of the call
+    await asyncio.sleep(1.3)  # this wait is longer than the time limit of the call
     await act(desk.client, turn, answer_to(action, "accept", nights=2))
     assert (await results(desk.client, turn))["a"].startswith("Oslo accept")
 

@@ -1,4 +1,4 @@
-"""Without the package of the extra, the start fails if the tools file names an MCP server."""
+"""If the tools file names an MCP server and the extra's package is missing, the start fails."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

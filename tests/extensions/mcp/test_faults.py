@@ -1,4 +1,6 @@
-"""MCP servers that refuse, fail, violate their own schemas, or redirect a client: each case has a defined outcome."""
+"""MCP servers that refuse calls, fail, violate their own schemas, or redirect a client: each case has a defined
+outcome.
+"""
 
 import asyncio
 import sys

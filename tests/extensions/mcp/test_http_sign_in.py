@@ -1,4 +1,4 @@
-"""HTTP tools with `auth = "oauth"`: calls wait for the owner's sign-in, and send the owner's token."""
+"""HTTP tools with `auth = "oauth"`: a call waits until its owner has signed in, and then sends the owner's token."""
 
 import json
 import re
@@ -53,7 +53,9 @@ issuer = "{issuer}"
 
 @dataclass
 class Crm:
-    """A service that accepts tokens of `issuer`. `seen` has the path and the Authorization header of each request."""
+    """A service that accepts the tokens of `issuer`. `seen` lists the path and the Authorization header of each
+    request.
+    """
 
     url: str
     issuer: OAuthIssuer
@@ -185,7 +187,8 @@ async def test_a_refused_token_is_refreshed_once_and_the_call_keeps_its_key(desk
     turn = await desk.ask("find")
     await sign_in(desk, turn)
     await desk.result(turn)
-    desk.issuer.families[0].access.append("access-of-another-place")  # the stored token is no longer the newest token
+    # so the stored token is no longer the newest token, and the service rejects it
+    desk.issuer.families[0].access.append("access-of-another-place")
     desk.crm.keys.clear()
     assert "count for ada" in await desk.result(await desk.ask("count"))
     assert desk.issuer.refreshes == 1
@@ -256,7 +259,7 @@ async def test_an_erasure_revokes_the_tokens_of_http_tools(
 
 
 def test_tools_with_a_sign_in_need_the_extension_of_sign_ins(tmp_path: Path) -> None:
-    """An embedding program passes its extensions as arguments, so the setting does not name them."""
+    """A program that embeds the server passes its extensions as arguments, so the settings do not name them."""
     file = tmp_path / "tools.toml"
     file.write_text(TOOLS.format(name="find", url="http://127.0.0.1:9", issuer="http://127.0.0.1:9"))
     settings = Settings(_env_file=None, tools_file=file, sign_in_url=BASE)

@@ -1,4 +1,6 @@
-"""Tools of MCP servers over stdio and HTTP: `mcp-server-time`, and a server of these tests for other cases."""
+"""Tools of MCP servers over stdio and HTTP. The servers are `mcp-server-time`, and a server of these tests for other
+cases.
+"""
 
 import asyncio
 import json
@@ -44,7 +46,7 @@ from turnstream.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailabl
 from turnstream.tools.toolset import Toolset
 
 NOW = "time__get_current_time"
-# The older protocol has quick tests in tests/extensions/mcp/test_elicitation.py.
+# For the older protocol, tests/extensions/mcp/test_elicitation.py has the quick tests.
 BOTH_PACES = [pytest.param(PACES, id="new"), pytest.param(OLD_PACES, id="old", marks=pytest.mark.full)]
 
 
@@ -53,7 +55,7 @@ def at(port: int) -> McpServer:
 
 
 def connecting(*servers: McpServer, connect_timeout: float = 150, **timing: float) -> McpServers:
-    """MCP servers with short pauses after failures."""
+    """Connects MCP servers. After a failure, the pause before the next connection is short."""
     return McpServers(servers, McpTiming(**{"connect_timeout": connect_timeout, "pause": 0.01} | timing))
 
 

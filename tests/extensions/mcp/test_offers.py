@@ -1,4 +1,4 @@
-"""Prompts and resources of MCP servers: their lists, and their content as blocks of a message."""
+"""Prompts and resources of MCP servers: how a client lists them, and their content as blocks of a message."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -152,7 +152,8 @@ async def test_a_list_is_kept_until_the_server_notifies_a_change(
         before = await place.prompts()
         assert "fresh" not in before
         await place.servers.tools()["offers__add_prompt"](context_with(), "{}")
-        while "fresh" not in (after := await place.prompts()):  # until the notification arrives
+        # the loop ends when the server's notification has arrived
+        while "fresh" not in (after := await place.prompts()):
             assert after["count"] == before["count"] or after["count"]["description"] > "list 1"
         assert (await place.prompts())["count"] == (await place.prompts())["count"]
         assert connection.connected

@@ -1,4 +1,4 @@
-"""Sign-ins per user: a call waits for the consent of its owner, and sends the owner's token."""
+"""Sign-ins of owners: a call waits for the consent of its owner, and then sends the owner's token."""
 
 import asyncio
 import json
@@ -43,12 +43,12 @@ auth = "oauth"
 read_only = ["events"]
 headers = {{{{ Authorization = "Bearer {LIST_TOKEN}" }}}}
 """
-BASE = "http://turnstream.test"  # the start of links; the browser of a test maps this address to the server
+BASE = "http://turnstream.test"  # links begin with this address, which the browser of a test maps to the server
 
 
 @dataclass
 class Desk:
-    """A server whose owners sign in to the calendar of an office."""
+    """A server whose owners can sign in to the calendar of an office."""
 
     server: Server
     client: Client
@@ -65,7 +65,7 @@ class Desk:
         return self.office.calendar
 
     async def ask(self, client: Client | None = None, *calls: tuple[str, str]) -> Said:
-        """A turn that calls tools of the calendar."""
+        """Starts a turn that calls tools of the calendar."""
         client = client or self.client
         names = calls or (("a", "events"),)
         reply = message_of(
@@ -105,7 +105,7 @@ async def desk(database_url: str, document: Document, place: Office) -> AsyncIte
 
 
 async def waiting(client: Client, turn: Said) -> dict[str, Any]:
-    """The only action of a waiting turn."""
+    """Returns the only action that a waiting turn requires."""
     async with client.follow(turn.stream_url) as events:
         async for event in events:
             if event.name == "action_required":
@@ -116,7 +116,7 @@ async def waiting(client: Client, turn: Said) -> dict[str, Any]:
 
 
 class Browser(httpx2.AsyncClient):
-    """An HTTP client that follows no redirect. Like a browser, it keeps cookies for the address of the server only."""
+    """An HTTP client that follows no redirects. Like a browser, it keeps cookies only for the server's address."""
 
     def __init__(self, server_url: str, base: str = BASE) -> None:
         super().__init__(trust_env=False, timeout=150)
@@ -135,14 +135,14 @@ class Browser(httpx2.AsyncClient):
         return answer
 
     async def proceed(self, link: str) -> httpx2.Response:
-        """Opens a link, and submits the form of its page."""
+        """Opens a link, and submits the form on the linked page."""
         shown = await self.open(link)
         assert shown.status_code == 200, shown.text
         (action,) = re.findall(r'<form method="post" action="([^"]+)">', shown.text)
         return await self.open(f"{link}{action}", "POST")
 
     async def consent(self, link: str) -> str:
-        """Opens a link, and consents. Returns the address of the callback."""
+        """Opens a link, and consents at the issuer. Returns the address of the callback."""
         there = await self.proceed(link)
         assert there.status_code == 303, there.text
         back = await self.open(there.headers["location"])
@@ -349,7 +349,7 @@ async def test_a_callback_that_is_forged_stolen_late_or_repeated_changes_nothing
     async with Browser(desk.server.url) as thief:
         await refused_callback(thief, stolen, "another browser")
     await refused_callback(browser, stolen.replace("iss=http", "iss=https"), "not of the issuer")
-    await refused_callback(browser, stolen, "completed before")  # a wrong answer invalidates the state
+    await refused_callback(browser, stolen, "completed before")  # the wrong answer has invalidated the state
 
     late = await browser.consent(link)
     await desk.server.services.storage.database.rows(EXPIRE_PENDING)
@@ -387,7 +387,7 @@ async def test_a_link_that_was_changed_opens_nothing(desk: Desk, browser: Browse
 async def test_a_form_of_another_site_begins_no_sign_in(desk: Desk, browser: Browser) -> None:
     link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
     (action,) = re.findall(r'action="([^"]+)"', (await browser.open(link)).text)
-    async with Browser(desk.server.url) as victim:  # a browser omits Lax cookies from a form of another site
+    async with Browser(desk.server.url) as victim:  # a browser does not send Lax cookies with a form from another site
         refused = await victim.open(f"{link}{action}", "POST")
     assert (refused.status_code, "not opened in this browser" in refused.text) == (403, True)
     assert await desk.server.services.storage.database.rows(GET_ROWS) == []
@@ -430,7 +430,7 @@ async def test_two_replicas_refresh_a_token_once(database_url: str, document: Do
         Browser(one.server.url) as browser,
     ):
         first = await one.ask()
-        place.issuer.expires_in = 0  # each call needs a new token
+        place.issuer.expires_in = 0  # the token expires at once, so each call needs a new token
         await browser.sign_in((await waiting(one.client, first))["input"]["url"])
         place.issuer.hold = asyncio.Event()
         place.issuer.expires_in = 3600
@@ -445,7 +445,7 @@ async def test_two_replicas_refresh_a_token_once(database_url: str, document: Do
 
 
 async def until_started(desk: Desk, turn: Said) -> None:
-    """Waits until the ledger has the call."""
+    """Waits until the ledger has an entry for the call."""
     while not await desk.server.services.storage.database.rows(GET_STARTED, turn=UUID(turn.assistant["id"])):  # noqa: ASYNC110, rows have no event
         await asyncio.sleep(0.02)
 
@@ -580,7 +580,7 @@ async def test_tokens_that_cannot_be_read_are_asked_for_once_and_stay(
         assert (await waiting(desk.client, turn))["type"] == "sign_in"
         await until_waiting(desk.client, turn)
         assert len((await desk.client.json("GET", turn.url))["actions"]) == 1
-        await database.rows(SPOIL_TOKENS)  # the second change restores the tokens
+        await database.rows(SPOIL_TOKENS)  # the second change reverses the first, and so restores the tokens
         assert await results(desk.client, await desk.ask()) == {"a": "events of ada"}
         assert await status(desk.client, turn) == "waiting"
 
@@ -596,7 +596,7 @@ async def test_a_token_that_was_refreshed_after_a_sign_out_is_revoked(desk: Desk
     turn = await desk.ask()
     await desk.issuer.holding.wait()
     database = desk.server.services.storage.database
-    await database.rows(DELETE_ROWS)  # as a sign-out does before the answer of the issuer
+    await database.rows(DELETE_ROWS)  # simulates a sign-out before the issuer answers
     desk.issuer.hold.set()
     assert (await waiting(desk.client, turn))["type"] == "sign_in"
     assert desk.issuer.revocations == [family.refresh[-1], family.access[-1]]
@@ -609,7 +609,7 @@ async def test_a_sign_in_that_is_completed_after_a_sign_out_is_revoked(desk: Des
     opening = asyncio.create_task(browser.open(callback))
     await desk.issuer.exchanging.wait()
     database = desk.server.services.storage.database
-    await database.rows(DELETE_ROWS)  # simulates an erasure
+    await database.rows(DELETE_ROWS)  # simulates an erasure before the issuer answers
     desk.issuer.hold_exchange.set()
     answer = await opening
     assert (answer.status_code, "was ended" in answer.text) == (400, True)
@@ -721,7 +721,7 @@ async def test_a_kill_between_consent_and_continuation_loses_nothing(
             callback = await browser.consent(link)
             await server.restart(signal.SIGKILL)
             assert (await browser.open(callback)).status_code == 200
-            await server.restart(signal.SIGKILL)  # at any point of the turn
+            await server.restart(signal.SIGKILL)  # the server is killed at an arbitrary point of the turn
             (words,) = (await results(client, turn)).values()
             assert words in {"ada has invited bob", OUTCOME_UNKNOWN}
             assert place.calendar.calls <= 1
@@ -748,11 +748,11 @@ async def test_a_kill_in_the_middle_of_a_refresh_asks_for_a_sign_in(
             turn = await client.say(await client.chat(), "/call calendar__events {}")
             await place.issuer.holding.wait()
             await server.kill()
-            place.issuer.hold.set()  # the issuer rotates the refresh token, and no process receives the answer
+            place.issuer.hold.set()  # the issuer now replaces the refresh token, but no process receives the new token
             await place.issuer.refreshed.wait()
             place.issuer.hold = None
             async with connect(database_url, size=1) as database:
-                await database.rows(END_LEASES)  # as after half a minute
+                await database.rows(END_LEASES)  # simulates half a minute without renewals
             await server.start()
             action = await waiting(client, turn)
             assert place.issuer.refused == ["invalid_grant: reused"]
@@ -836,7 +836,7 @@ async def test_the_issuer_of_the_settings_is_the_only_one(database_url: str, doc
 async def test_a_server_without_metadata_is_its_own_issuer_and_no_other(desk: Desk, browser: Browser) -> None:
     link = (await waiting(desk.client, await desk.ask()))["input"]["url"]
     desk.calendar.protected = Response(status_code=404)
-    # The server names another issuer, which would receive the codes.
+    # The MCP server names a foreign issuer, which would receive the codes.
     desk.calendar.issuer_metadata = desk.issuer.metadata
     refused = await browser.open(link)
     assert (refused.status_code, "names itself" in refused.text) == (502, True), refused.text

@@ -1,4 +1,4 @@
-"""Tasks of MCP servers as background jobs: a job keeps the id of its task, and a crash does not repeat the call."""
+"""Tasks of MCP servers as background jobs: a job stores the id of its task, so a crash does not repeat the call."""
 
 import asyncio
 import json
@@ -158,7 +158,7 @@ async def test_a_cancelled_turn_cancels_its_task(shared_database_url: str, docum
 
 
 async def answer_next(client: Client, turn: Said, content: dict[str, str], seen: set[str]) -> None:
-    """Answers a question of the turn whose digest is not in `seen`."""
+    """Waits for a question of the turn whose digest is not in `seen`, and answers it."""
     while True:
         actions = (await client.json("GET", turn.url))["actions"]
         if new := [action for action in actions if action["input_digest"] not in seen]:
@@ -299,5 +299,5 @@ async def test_a_task_is_cancelled_by_another_replica_when_its_server_is_back(
                 while await rows.fetchval("SELECT count(*) FROM stopped_jobs"):
                     await rows.execute("UPDATE stopped_jobs SET due_at = now()")
                     second.jobs.receive("jobs")
-                    await asyncio.sleep(0.05)  # the duration of one try, which has no event
+                    await asyncio.sleep(0.05)  # waits as long as a try takes, because the try causes no event
     assert [effect["method"] for effect in tasks.effects()] == ["tools/call", "tasks/cancel"]

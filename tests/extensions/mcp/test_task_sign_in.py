@@ -1,4 +1,4 @@
-"""Tasks of a server with sign-ins: a job polls the tasks outside the turn, with the token of its owner."""
+"""Tasks of a server that requires sign-ins: a job polls its task outside of a turn, with the token of its owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,13 +24,13 @@ from turnstream.scripted import message_of, text, tool_use
 
 @dataclass
 class TaskRequests:
-    """The requests to a server of tasks in `folder`. `sent` has the method and the token of each request."""
+    """Answers requests for the tasks in `folder`. `sent` lists the method and the token of each request."""
 
     folder: Path
     sent: list[tuple[str, str]] = field(default_factory=list)
 
     def behind(self, refusing: ASGIApp, verify: Callable[[str], Awaitable[object]]) -> ASGIApp:
-        """Answers a request whose token `verify` accepts. `refusing` gets all other requests."""
+        """Answers the requests whose token `verify` accepts. All other requests go to `refusing`."""
         tasks = TaskServer(self.folder)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class TaskRequests:
 
 
 class TaskCalendar(Calendar):
-    """A calendar whose calls are tasks."""
+    """A calendar that runs each call as a task."""
 
     def __init__(self, url: str, issuer: OAuthIssuer, folder: Path) -> None:
         super().__init__(url, issuer)
@@ -67,7 +67,7 @@ class TaskCalendar(Calendar):
 
 
 class TaskService(Service):
-    """An MCP server for exchanged tokens whose calls are tasks."""
+    """An MCP server that accepts exchanged tokens and runs each call as a task."""
 
     def __init__(self, url: str, issuer: ExchangeIssuer, folder: Path) -> None:
         super().__init__(url, issuer)
@@ -136,7 +136,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
         assert isinstance(calendar, TaskService)
 
         async def polled_with(made: object) -> str:
-            """Waits for a poll with another token than `made`. Returns the token."""
+            """Waits for a poll whose token is not `made`. Returns the token of the poll."""
             while calendar.tokens("tasks/get")[-1:] in ([], [made]):  # noqa: ASYNC110, a server has no event
                 await asyncio.sleep(0.02)
             return calendar.tokens("tasks/get")[-1]
@@ -148,7 +148,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
             assert calendar.tokens("tools/call") == [first]
             (job,) = (await ada.json("GET", turn.url))["jobs"]
             assert (job["kind"], issuer.good[first]) == ("mcp_task", ("ada", calendar.url))
-            del issuer.good[first]  # the service rejects this token, but the caller's token is still valid
+            del issuer.good[first]  # the service now rejects this token, but the caller's own token is still valid
             second = await polled_with(first)
             assert (issuer.good[second], len(issuer.forms)) == (("ada", calendar.url), 2)
             await expire(desk, database_url)
@@ -159,7 +159,7 @@ async def test_a_task_is_polled_with_exchanged_tokens_and_waits_for_a_caller_who
             assert (await ada.json("GET", turn.url))["actions"] == []
             subject = desk.issuer.forms[0]["subject_token"]
         async with desk.client(jti="later") as ada:
-            await ada.ask(await ada.chat())  # any request of the owner supplies a token
+            await ada.ask(await ada.chat())  # any request of the owner gives the server a new token of the caller
             third = await polled_with(second)
             (tmp_path / "release").touch()
             assert await results(ada, turn) == {"a": "wait done"}

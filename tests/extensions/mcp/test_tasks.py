@@ -1,4 +1,4 @@
-"""Calls that a server runs as tasks: two servers, written from the specification, over stdio and HTTP."""
+"""Calls that an MCP server runs as tasks, over stdio and HTTP. Both servers are written from the specification."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class Tasking:
         return await toolset.run(f"tasks__{tool}", '{"n": 1}', context or context_with())
 
     def effects(self, method: str = "") -> list[Any]:
-        """The requests with an effect, counted by the server."""
+        """Returns the requests that had an effect, as the MCP server has logged them."""
         path = self.folder / "effects.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [effect for effect in map(json.loads, lines) if method in {"", effect["method"]}]

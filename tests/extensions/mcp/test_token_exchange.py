@@ -1,4 +1,6 @@
-"""`auth = "exchange"`: the caller's token is exchanged for a token of a service (RFC 8693), and sent nowhere else."""
+"""`auth = "exchange"`: the server exchanges the caller's token for a token of a service (RFC 8693), and sends the
+caller's token nowhere else.
+"""
 
 import json
 from base64 import b64decode
@@ -50,12 +52,14 @@ ACCESS = "urn:ietf:params:oauth:token-type:access_token"
 
 
 class ExchangeIssuer(TestIssuer):
-    """Exchanges its own tokens for an authenticated client. `forms` has the requests, `good` the issued tokens."""
+    """An issuer that exchanges its own tokens if the client authenticates. `forms` lists the requests, and `good` lists
+    the issued tokens.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.forms: list[dict[str, str]] = []
-        self.good: dict[str, tuple[str, str]] = {}  # owner and audience or resource, by token
+        self.good: dict[str, tuple[str, str]] = {}  # for each token: its owner, and its audience or resource
         self.echo = False
 
     async def token_endpoint(self, request: Request) -> Response:
@@ -94,7 +98,7 @@ class ExchangeIssuer(TestIssuer):
 
 @dataclass
 class Service:
-    """An HTTP tool and an MCP server that accept exchanged tokens. `seen` has the token of each call."""
+    """An HTTP tool and an MCP server, which both accept exchanged tokens. `seen` lists the token of each call."""
 
     url: str
     issuer: ExchangeIssuer
@@ -172,7 +176,7 @@ async def desk_at(
         declared = McpServer(
             "calendar", url=calendar.url, headers={"Authorization": f"Bearer {LIST_TOKEN}"}, oauth=True, **mine
         )
-        # The server `diary` has a list of tools for each owner, read with the owner's token.
+        # The server `diary` has one list of tools per owner, which is read with the owner's token.
         diary = replace(declared, name="diary", headers={}, owner_tools=True)
         servers = await stack.enter_async_context(McpServers([declared, diary], McpTiming(connect_timeout=60)))
         http = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
@@ -272,7 +276,7 @@ async def test_rows_have_no_token_in_plain_text_and_another_replica_can_use_them
         for secret in (subject, subject.rpartition(".")[2], *desk.issuer.good):
             assert not any(secret in line for line in lines)
     async with desk_at(database_url, document, *places, desk.key) as other:
-        token = await other.server.token("ada")  # a token of this server cannot be exchanged
+        token = await other.server.token("ada")  # a token that this server has issued cannot be exchanged
         async with Client(other.server.url, document, token, "ada") as ada:
             assert "found for ada at crm" in await other.result(ada, "find")
 
@@ -299,7 +303,7 @@ async def test_an_issuer_that_gives_back_the_token_of_the_caller_is_refused(desk
 
 
 async def expire(desk: Desk, database_url: str) -> None:
-    """Expires the token of the caller ada, and clears the cache of exchanged tokens."""
+    """Lets the token of the caller ada expire, and clears the cache of exchanged tokens."""
     offers = desk.server.services.states["mcp"]
     assert isinstance(offers, Offers)
     assert offers.sign_ins is not None

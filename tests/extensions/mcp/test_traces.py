@@ -1,4 +1,4 @@
-"""The trace of a turn at an MCP server."""
+"""An MCP server continues the trace of the turn."""
 
 import sys
 

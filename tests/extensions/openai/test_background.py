@@ -1,4 +1,4 @@
-"""Answers that the provider keeps (`background`): lost connections, a takeover by another process, cancellation."""
+"""Answers that the provider stores (`background`): lost connections, takeovers by another process, cancellations."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def provider(server: ResponsesServer) -> AsyncIterator[OpenAIResponsesProv
 
 
 class Call:
-    """A model call. A background task reads its parts."""
+    """A model call whose parts are read by a background task."""
 
     def __init__(self, provider: OpenAIResponsesProvider, request: ModelRequest = KEPT) -> None:
         self.parts: list[Part] = []
@@ -260,11 +260,11 @@ async def test_a_listed_model_has_its_option_and_its_provider_cancels(server: Re
         assert isinstance(provider, AnswerKeeper)
         await provider.discard({"id": answer.id})
         assert answer.cancelled.is_set()
-    await discard_answer(ScriptedProvider([]), {"id": answer.id})  # this provider keeps no answers
+    await discard_answer(ScriptedProvider([]), {"id": answer.id})  # this provider stores no answers
 
 
 async def _first(stream: AsyncGenerator[Sequence[Part], None], server: ResponsesServer) -> PaidAnswer:
-    """The answer, after the read of its first parts."""
+    """Reads the first parts of the stream. Returns the answer."""
     first = asyncio.ensure_future(anext(stream))
     answer = await begun(server)
     await first

@@ -1,4 +1,6 @@
-"""A server is killed during an answer that its provider keeps: the answer is read to its end, and paid once."""
+"""A server is killed during an answer that the provider stores. Another server reads the answer to its end, and the
+answer is paid once.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -191,7 +193,7 @@ async def test_an_answer_no_longer_needed_by_the_turn_is_cancelled_and_a_new_one
                 answer.call("call_1", "doc_tree")
                 assert "block_stop" in [event.name async for event in until("block_stop", events)]
                 stored = 0
-                while stored < 2:  # two blocks: the call is stored
+                while stored < 2:  # the second block is the call, so the call is stored then
                     shown = await api.json("GET", f"/api/chats/{turn['chat_id']}/turns/{turn['id']}")
                     stored = len(shown["blocks"])
             else:
@@ -203,7 +205,7 @@ async def test_an_answer_no_longer_needed_by_the_turn_is_cancelled_and_a_new_one
     assert answer.cancelled.is_set()
     sent = str(second.request["input"])
     assert ("function_call_output" in sent, "Briefly" in sent) == (what == "a call", what == "a steer")
-    # The turn keeps the part of the open block that the journal had before the kill.
+    # The turn keeps the text of the open block that the journal had before the kill.
     assert what == "a steer" or "I look." in sent, "the text is kept"
     second.begin()
     second.say("Two.")

@@ -1,4 +1,4 @@
-"""Endless responses of providers to the clients of OpenAI's APIs."""
+"""Providers that send endless responses to the clients of OpenAI's APIs."""
 
 from collections.abc import Callable
 

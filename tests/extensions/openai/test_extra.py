@@ -1,4 +1,4 @@
-"""Without the package of the extra, the start fails if a provider needs the package."""
+"""If a provider needs the extra's package and the package is missing, the start fails."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

@@ -1,4 +1,4 @@
-"""Turns behind a gateway that wraps provider failures: the reaction of the turn, and the error text for users."""
+"""A gateway wraps the failures of a provider. The tests check the turn's reaction and the error text for users."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,9 @@ def failed(raw: object, code: int, upstream: str) -> dict[str, object]:
 
 @dataclass
 class Gateway(CannedServer):
-    """Accepts requests of up to `window` characters; `busy` calls fail in mid-stream, with the error in the choice."""
+    """A gateway that refuses requests of more than `window` characters. Its first `busy` answers fail in mid-stream,
+    with the error in the choice.
+    """
 
     window: int = 1_000_000
     in_stream: bool = False
@@ -84,7 +86,7 @@ async def test_people_read_the_error_of_the_provider_behind_the_gateway(harness:
 
 @dataclass
 class Portal(Gateway):
-    """Answers the first `pages` requests with a log-in page."""
+    """A gateway that answers its first `pages` requests with a log-in page."""
 
     pages: int = 1
 

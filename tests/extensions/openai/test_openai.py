@@ -1,5 +1,5 @@
-"""The adapter's features for Chat Completions only, over a real socket through the SDK. test_adapters.py tests the
-common features.
+"""Features that only the adapter for Chat Completions has. The adapter uses the SDK and a real socket. test_adapters.py
+tests the features that all adapters share.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""One chat, three APIs in turn: each API accepts the rows of all, and each request starts like the previous request."""
+"""One chat that three APIs answer in turn: each API accepts the rows of all three, and each request begins like the
+previous request.
+"""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +69,7 @@ OF_RESPONSES = st.one_of(
         st.sampled_from(INPUT_TEXTS),
     ),
 )
-# The API's own tools have finished when their calls arrive.
+# The API's own tools have already finished when their calls arrive.
 WHOLE = st.one_of(
     OF_RESPONSES.map(lambda block: [block]),
     WEB_SAID.map(lambda said: [ASKED_WEB, said]),
@@ -89,7 +91,8 @@ SOMEBODYS = st.one_of(
 )
 REQUESTS = st.sampled_from([REQUEST, *(replace(REQUEST, model=model) for model in (OPENAI_MODEL, RESPONSES_MODEL))])
 KINDS = st.sampled_from(sorted(QUIRKS))
-# The request to go on replaces another provider's continuation, and is dropped after the answer has continued.
+# The request to continue replaces another provider's way to continue an answer. Once the answer has continued, later
+# requests omit it.
 ASKED_TO_GO_ON = f"\n<user>{GO_ON}"
 
 
@@ -160,7 +163,9 @@ def test_every_item_goes_back_with_the_items_that_it_needs(rounds: list[list[Blo
 
 
 class Talk(Chat):
-    """A chat with turns of three models. Each model writes blocks that only it can read, and ids in its own form."""
+    """A chat whose turns run on three models. Each model writes blocks that only this model can read, and ids in its
+    own form.
+    """
 
     def __init__(self, draw: Any) -> None:
         super().__init__(draw)
@@ -206,13 +211,13 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
     to_responses = [said_to_responses(messages) for messages in talk.sent]
     for place, (before, after) in enumerate(pairwise(talk.models)):
         if before != after:
-            continue  # requests to another model omit the thoughts
+            continue  # requests to the other model omit the thoughts
         later = to_anthropic[place + 1]
         kept = without_stand_in(without_abandoned(to_anthropic[place], later), later)
         assert later[: len(kept)] == kept
         if to_openai[place + 1].count(PROGRAM_CUT) > to_openai[place].count(PROGRAM_CUT):
-            continue  # the documented exception: an unfinished program is left out with its calls
-        # The text between results and user words is dropped together with the request to go on.
+            continue  # The documented exception: requests omit an unfinished program together with its calls.
+        # The text that separates results from the user's words is omitted together with the request to continue.
         stand_in = f"\n<assistant>{QUIRKS[kind].after_tools}{ASKED_TO_GO_ON}"
         said = to_openai[place].removesuffix(stand_in).removesuffix(ASKED_TO_GO_ON).removesuffix(f"\n\n{GO_ON}")
         assert to_openai[place + 1].startswith(said)
@@ -230,13 +235,13 @@ def _unmarked(block: dict[str, Any]) -> bytes:
 
 
 def said_to_openai(messages: tuple[Message, ...], quirks: Quirks) -> str:
-    """The messages of Chat Completions as one text."""
+    """Returns the messages of Chat Completions as one text."""
     body = openai_body(messages, quirks)["messages"]
     return "".join(f"\n<{message['role']}>" + "".join(map(str, _values(message))) for message in body)
 
 
 def said_to_responses(messages: tuple[Message, ...]) -> str:
-    """The items of the Responses API as one text. A continued answer is one message with more text."""
+    """Returns the items of the Responses API as one text. A continued answer is one message, whose text has grown."""
     said, last = "", None
     for item in responses_body(messages)["input"]:
         role = item.get("role", "item")
@@ -246,7 +251,9 @@ def said_to_responses(messages: tuple[Message, ...]) -> str:
 
 
 def _values(message: dict[str, Any]) -> Iterator[Any]:
-    """The values of a message. Each text of a content with parts is a separate value, because the text may grow."""
+    """Yields the values of a message. If its content has parts, each part's text is a separate value, because the text
+    may grow.
+    """
     for name, value in message.items():
         if name == "content" and isinstance(value, list):
             yield from (part.get("text", part) for part in value)

@@ -1,4 +1,6 @@
-"""Requests for Chat Completions: every member, and the replacements for unsupported blocks."""
+"""Requests for Chat Completions: each member of a request, and the replacements for blocks that the API does not
+support.
+"""
 
 import json
 from collections.abc import Sequence

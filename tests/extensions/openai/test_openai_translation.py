@@ -1,4 +1,6 @@
-"""OpenAI's blocks in requests to Anthropic, and calls of other providers in requests to OpenAI and to Anthropic."""
+"""Blocks of OpenAI in requests to Anthropic, and calls that other providers made in requests to OpenAI and to
+Anthropic.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Parts from Chat Completions chunks, of OpenAI and of compatible servers."""
+"""Decodes chunks of Chat Completions into parts. The chunks come from OpenAI and from compatible servers."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def text(words: str) -> bytes:
 
 
 def piece(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> Json:
-    """A piece of a call, without members that are None."""
+    """Returns a piece of a call. Members that are None are left out."""
     function = {"name": name, "arguments": arguments}
     said = {"index": index, "id": id, "function": {k: v for k, v in function.items() if v is not None}}
     return {k: v for k, v in said.items() if v is not None}
@@ -91,7 +91,7 @@ def test_a_text_is_opened_streamed_closed_and_ended() -> None:
         ("length", "max_tokens"),
         ("content_filter", "refusal"),
         ("model_length", "model_context_window_exceeded"),
-        ("tool_calls", "end_turn"),  # the answer had no calls
+        ("tool_calls", "end_turn"),  # the reason names calls, but the answer has none
         ("something_new", "something_new"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Each recorded Chat Completions stream through the real SDK client, each session rebuilt, each error classified."""
+"""Plays each recorded stream of Chat Completions to the real SDK client, rebuilds each session, and classifies each
+error.
+"""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +44,7 @@ THOUGHTS = ("reasoning_content", "reasoning")
 
 
 class Said(NamedTuple):
-    """An answer in the form of Chat Completions: one text, one thought, calls."""
+    """An answer in the form of Chat Completions, which has one text, one thought, and calls."""
 
     text: str
     thought: str
@@ -51,7 +53,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Right:
-    """The expected result of a stream. None stands for the SDK's state before its error."""
+    """The expected result of a stream. A member that is None must equal the SDK's state before the SDK's error."""
 
     why: str
     text: str | None = None
@@ -65,8 +67,8 @@ def weather(place: str, id: str) -> tuple[str, str, str]:
 
 WRITER = "chatcmpl-tool-"
 NO_TYPE = "the SDK gives up where a piece of a call has a null type or arguments, or comes with the reason to stop"
-# Streams for which the SDK raises or is wrong, with our result. The table omits streams for which the SDK raises only
-# at the length limit of the answer: the SDK's state before the error is correct.
+# The expected results for streams on which the SDK raises an error or is wrong. Streams whose answer reached its length
+# limit are not listed if the SDK raises only for that reason: the SDK's state before the error is correct.
 EXCEPTIONS = {
     "ddpy-azure-chat-completion-streamed": Right(
         "the delta is null",
@@ -138,11 +140,11 @@ EXCEPTIONS = {
         "id and name come with every piece, and the SDK strings them together", calls=[("0", "llm_version", "{}")]
     ),
 }
-# Members that the recorded client omitted from later requests; our adapter sends the members.
+# Members that the recorded client omitted from its later requests. Our adapter sends these members.
 CLIENT_EDITS = {
     "oai-fantasy-testopenaicompatiblecommon-avian-kimi-multi-tool-streaming": "the text before the calls",
 }
-# Streams with a failure of the provider.
+# Streams in which the provider reports a failure.
 FAILED = {
     "pydai-openrouter-stream-error": (PermanentError, "http_400", "Token limit reached"),
     "pydai-tool-use-failed-error-streaming-with-text": (
@@ -172,7 +174,7 @@ def has_failed(file: str) -> bool:
 
 
 def read_plainly(file: str) -> Said:
-    """The joined members of all deltas."""
+    """Joins the members of all deltas."""
     texts: list[str] = []
     calls: dict[object, list[str]] = {}
     for chunk in chunks(file):
@@ -226,7 +228,7 @@ def said_to_the_sdk(file: str) -> Said:
 
 
 def last_reason(file: str) -> str | None:
-    """The stop reason of the recorded bytes, as our constant."""
+    """Returns the last stop reason in the recorded bytes, as the constant that we use."""
     choices = [choice for chunk in chunks(file) for choice in chunk.get("choices") or () if not choice.get("index")]
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
     return STOP_REASONS[reasons[-1]] if reasons else None
@@ -239,7 +241,7 @@ async def test_a_recorded_stream_gives_the_result_of_the_sdk_or_the_correct_one(
     server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(provider)
     said, right = said_in(heard.blocks), said_to_the_sdk(file)
-    if (said.text, said.calls) != (right.text, right.calls):  # the SDK raises, or omits content
+    if (said.text, said.calls) != (right.text, right.calls):  # the SDK has raised an error, or has omitted content
         plainly = read_plainly(file)
         assert (said.text, said.calls) == (plainly.text, plainly.calls)
         assert short(file) not in EXCEPTIONS
@@ -306,7 +308,9 @@ def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
 
 
 def is_whole(name: str) -> bool:
-    """False if a reply is missing or has failed, because the client then sent something else in its place."""
+    """Returns False if a reply is missing or has failed, because then the client sent something else in place of the
+    reply.
+    """
     first = json.loads(read(f"sessions/{name}/01-request.json"))["messages"]
     return {message["role"] for message in first} <= {"system", "user"} and not any(
         has_failed(f"sessions/{name}/{number:02}-response.sse") for number in range(1, rounds_of(name) + 1)
@@ -349,12 +353,12 @@ def _text(words: str) -> Block:
 
 
 def reply_of(name: str, number: int) -> list[Block]:
-    """A recorded reply. Its id in the later request is the recorder's replacement of the real id."""
+    """Returns a recorded reply. In the later request, the recorder has replaced the reply's real id."""
     return reply_by(ChatWire(), name, number)[0]
 
 
 def results_in(messages: Sequence[Json]) -> Message:
-    """The results and the user's words at the end of a request."""
+    """Returns the results and the user's words that end a request."""
     blocks: list[Block] = []
     for message in reversed(messages):
         words = _words(message.get("content"))
@@ -369,7 +373,7 @@ def results_in(messages: Sequence[Json]) -> Message:
 
 
 def plain(message: Json) -> Json:
-    """A message without members that have no meaning, and without this client's blanks and thoughts."""
+    """Returns a message without meaningless members, and without the blanks and thoughts of the recorded client."""
     members: Json = {"role": message["role"]}
     if words := _words(message.get("content")).strip():
         members["content"] = words
@@ -391,7 +395,7 @@ SORTED = {
     "openai-400-reasoning-without-following-item": (PermanentError, "invalid_request_error"),
     "openai-401-incorrect-key": (AccountRefused, "invalid_api_key"),
     "openai-404-model": (PermanentError, "model_not_found"),
-    # A single request exceeds the limit of a minute.
+    # This one request alone exceeds the limit for a minute.
     "openai-429-tokens-per-min-headers": (PermanentError, "rate_limit_exceeded"),
     "openai-responses-400-context-length": (TooLong, "context_length_exceeded"),
     "openai-responses-400-temperature": (PermanentError, "decimal_below_min_value"),
@@ -402,7 +406,9 @@ SORTED = {
 
 
 def assert_sorted(error: ProviderError, file: str, status: int) -> None:
-    """Asserts the class of the error: from the table, otherwise from the status."""
+    """Asserts the class of the error: the table's class if the file is listed, or else the class that the status
+    implies.
+    """
     if known := SORTED.get(file.removeprefix("errors/").removesuffix(".json")):
         assert (type(error), error.type) == known
     else:
@@ -421,9 +427,11 @@ async def test_a_recorded_error_is_transient_or_permanent_and_has_the_text_of_th
     assert_sorted(error, file, recorded["status"])
     said = recorded.get("body_json") or {"message": recorded["body"].strip()}
     inner: Any = said.get("error", said)
-    if isinstance(inner, dict) and "metadata" in inner:  # a gateway, with the message of the provider
+    # the answer comes from a gateway and contains the provider's message
+    if isinstance(inner, dict) and "metadata" in inner:
         words = recorded["body"].encode().decode("unicode_escape")
-        assert error.message in words or error.message.partition(": ")[2] in words  # after the name of the provider
+        # the provider's name may precede the message
+        assert error.message in words or error.message.partition(": ")[2] in words
     else:
         assert error.message == (inner if isinstance(inner, str) else inner["message"])
     assert error.request_id == headers.get("x-request-id")

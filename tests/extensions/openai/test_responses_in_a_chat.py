@@ -1,4 +1,4 @@
-"""One chat, answered by three APIs in turn, over tool rounds: each request through their SDKs is valid."""
+"""Three APIs answer one chat in turn, in rounds with tools. Each request that their SDKs send is valid."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -51,7 +51,7 @@ def asked(talk: Talk) -> Json:
 
 
 def users(path: list[Turn], words: str, model: str) -> list[Turn]:
-    """The path with a new question, and the turn for the answer."""
+    """Adds a question to the path, and the turn that will answer it."""
     hear(path, [{"type": "text", "text": words}])
     *before, turn = running(path)
     request = TurnRequest(model, tools=TOOLS)
@@ -59,14 +59,14 @@ def users(path: list[Turn], words: str, model: str) -> list[Turn]:
 
 
 def settled(path: list[Turn]) -> list[Turn]:
-    """The path with the results of its last calls."""
+    """Adds the results of the path's last calls."""
     calls = [block for block in path[-1].blocks if block.is_call and block.round == path[-1].rounds[-1].number]
     hear(path, [{"type": "tool_result", "tool_use_id": call.tool_use_id, "content": "seen"} for call in calls])
     return path
 
 
 async def round_of(talk: Talk, name: str, path: list[Turn]) -> list[Block]:
-    """One model call. The reply is always the same, so the ids of calls repeat."""
+    """Makes one model call. The reply is always the same, so the ids of its calls repeat."""
     talk.answers(STREAMS[name])
     messages = build_messages(path)
     heard = await Heard().listen(talk.provider, ModelRequest(name, messages, tools=TOOLS))

@@ -1,4 +1,4 @@
-"""The checker itself: it accepts valid requests and finds invalid requests."""
+"""Tests the checker itself: it accepts valid requests, and finds the problems of invalid requests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each recorded Responses stream through the real SDK client, each session rebuilt, each error classified."""
+"""Plays each recorded stream of Responses to the real SDK client, rebuilds each session, and classifies each error."""
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ pytestmark = needs_recordings
 KIND = "openai-responses"
 STREAMS = streams(KIND)
 FAILED = "openai-responses/prism-stream-rate-limited-1.sse"
-# Streams whose last event contradicts the earlier events. Readers keep the earlier content.
-NEW_IDS = (  # another id of a thought
+# Streams whose last event contradicts the earlier events. Our readers keep the content of the earlier events.
+NEW_IDS = (  # The last event has another id for a thought.
     "openai-responses/vercel-openai-github-copilot-id-rotation-1.sse",
     "openai-responses/pydai-openai-responses-raw-cot-stream-openrouter.sse",
     "sessions/resp-rig-copilot-reasoning-roundtrip-streaming/",
@@ -50,7 +50,7 @@ OTHER_ORDER = (
     "openai-responses/pydai-openai-responses-openai-responses-model-mcp-list-tools-stream-backfills",
 )
 OTHER_TEXT = ("openai-responses/vercel-openai-shell-container-1.sse",)
-# An item, or its block, as plain values.
+# The plain values of an item, or of the block for this item.
 Plain = tuple[Any, ...]
 
 
@@ -61,7 +61,7 @@ async def talk() -> AsyncIterator[Talk]:
 
 
 def events(file: str) -> list[Json]:
-    """The events of the first response in a stream."""
+    """Returns the events of the first response in a stream."""
     found: list[Json] = []
     for event in recordings.events(read(file)):
         found.append(event)
@@ -71,7 +71,9 @@ def events(file: str) -> list[Json]:
 
 
 def right(file: str) -> list[Plain]:
-    """The SDK's result for a stream. If the SDK raises or has no result, the final forms of the items."""
+    """Returns the result that the SDK has for a stream. If the SDK raises an error or has no result, returns the final
+    forms of the items.
+    """
     sdk = recordings.oracles(file)["responses"]
     done = [event["item"] for event in events(file) if event["type"] == "response.output_item.done"]
     output = sdk["response"]["output"] if sdk["ok"] else []
@@ -121,7 +123,7 @@ def plain_blocks(blocks: Sequence[Block]) -> list[Plain]:
 
 
 def comparable(file: str, said: Sequence[Plain]) -> Sequence[Plain]:
-    """The values that all events of a stream agree on."""
+    """Returns the values on which all events of the stream agree."""
     if file.startswith(NEW_IDS):
         return [(plain[0], *plain[2:]) if plain[0] == "thought" else plain for plain in said]
     if file.startswith(OTHER_TEXT):
@@ -188,7 +190,7 @@ def test_every_exception_is_one_of_the_recordings() -> None:
 
 @pytest.mark.parametrize("file", [file for file in STREAMS if events(file)[-1].get("response", {}).get("output")])
 def test_a_response_that_only_its_last_event_tells_of_is_the_same(file: str) -> None:
-    """Servers stream different parts; the final event has all of them."""
+    """Servers differ in the parts that they stream, but the last event contains all parts."""
     streamed, *rest = taken_in(ResponsesWire(), read(file), repeat(100_000))
     last = b"data: " + json.dumps(events(file)[-1]).encode() + b"\n\n"
     alone, *same = taken_in(ResponsesWire(), last, repeat(100_000))
@@ -202,7 +204,7 @@ def test_a_response_that_only_its_last_event_tells_of_is_the_same(file: str) -> 
 
 
 def raw_items(stream: bytes) -> Iterator[bytes]:
-    """The final form of each item, as received."""
+    """Returns the final form of each item, as the server sent it."""
     for line in stream.splitlines():
         if b'"response.output_item.done"' in line and line.startswith(b"data:"):
             _, _, after = line.partition(b'"item":')
@@ -218,7 +220,7 @@ def said_by_client(name: str, number: int) -> list[Plain]:
 
 
 def sent_item(item: Json) -> Plain:
-    """An item without members that have no meaning, and without members for a store at the provider."""
+    """Returns an item without meaningless members, and without members that refer to the provider's store."""
     match item.get("type", "message"):
         case "message":
             return item["role"], _words(item["content"])
@@ -239,7 +241,7 @@ def _words(content: str | Sequence[Json]) -> str:
 
 
 def is_edited(name: str) -> bool:
-    """True if the client sent back changed items; our adapter sends the originals."""
+    """Returns True if the client changed items before it sent them back. Our adapter sends the original items."""
     last = rounds_of(name)
     replies = [read(f"sessions/{name}/{number:02}-response.sse") for number in range(1, last)]
     received = [sent_item(json.loads(raw)) for reply in replies for raw in raw_items(reply)]
@@ -247,7 +249,7 @@ def is_edited(name: str) -> bool:
 
 
 def without_stored(items: Iterable[Plain]) -> list[Plain]:
-    """Without thoughts that only the provider has stored, because our requests ask for no storage."""
+    """Omits thoughts that only the provider has stored, because our requests ask the provider to store nothing."""
     return [item for item in items if item[0] != "reasoning" or item[3] is not None]
 
 
@@ -287,7 +289,9 @@ def test_every_reply_of_a_session_goes_back_with_its_opaque_items_byte_for_byte(
 
 
 def is_opaque(item: Json) -> bool:
-    """False for messages and calls, which requests write again, and for a tool search that the client must run."""
+    """Returns False for messages and calls, which requests render again, and for a tool search that the client must
+    run.
+    """
     return item["type"] not in {"message", "function_call", "custom_tool_call"} and item.get("execution") != "client"
 
 
@@ -296,7 +300,7 @@ def _text(words: str) -> Block:
 
 
 def following(asked: Sequence[Plain]) -> Message:
-    """The user's items at the end of a request."""
+    """Returns the user's items that end a request."""
     results = [Block(0, 0, 1, "tool_result", said, tool_use_id=id) for kind, id, said in _last(asked, "result")]
     words = [_text(said) for _, said in _last(asked, "user")]
     return Message("user", (*results, *words))
@@ -321,5 +325,6 @@ async def test_a_recorded_error_is_sorted_as_chat_completions_has_it(file: str, 
     assert error is not None
     assert_sorted(error, file, recorded["status"])
     said = recorded["body"].encode().decode("unicode_escape")
-    assert error.message in said or error.message.partition(": ")[2] in said  # after the name of the gateway's provider
+    # the name of the gateway's provider may precede the message
+    assert error.message in said or error.message.partition(": ")[2] in said
     assert error.request_id == talk.server.answer.headers.get("x-request-id")

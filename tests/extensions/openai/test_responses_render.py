@@ -1,4 +1,6 @@
-"""Requests for the Responses API: every member, and the replacements for unsupported blocks."""
+"""Requests for the Responses API: each member of a request, and the replacements for blocks that the API does not
+support.
+"""
 
 import json
 from typing import Any
@@ -25,7 +27,7 @@ SAID = {"role": "assistant", "content": "Hi"}
 
 
 def own(type: str, item: Json | None = None, words: str = "", **fields: Any) -> Block:
-    """A block in the form of this API's answers."""
+    """Returns a block in the form that answers of this API have."""
     data = {"type": type, "provider": "openai-responses", **({"item": item} if item else {})}
     marks = {name: fields.pop(name) for name in ("ahead", "thought", "phase", "signature") if name in fields}
     return Block(0, 1, 1, type, words, json.dumps({**data, **marks}), **fields)
@@ -49,7 +51,7 @@ def input_of(*messages: Message, **fields: Any) -> list[Json]:
 
 
 def answer_of(*blocks: Block | str, **fields: Any) -> list[Json]:
-    """The items of an answer between two questions."""
+    """Returns the items of an answer that is between two questions."""
     first, *items, last = input_of(human("a"), reply(*blocks), human("b"), **fields)
     assert (first["content"], last["content"]) == ("a", "b")
     return items
@@ -296,7 +298,7 @@ def test_a_program_goes_back_with_the_calls_of_all_its_rounds_until_its_turn_is_
 
 
 def test_a_call_whose_program_is_not_sent_is_one_of_the_model() -> None:
-    """A request cannot send the program without its thought, and another system prompt invalidates the thought."""
+    """A program can be sent only with its thought, and another system prompt makes the thought invalid."""
     program = {"type": "program", "id": "cm_1", "call_id": "p", "code": "…"}
     asked = own("server_tool_use", program, "{}", tool_use_id="p", name="program", thought="rs_1")
     call = own("tool_use", {"caller": {"type": "program", "caller_id": "p"}}, "{}", tool_use_id="a", name="look")

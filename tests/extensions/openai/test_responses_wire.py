@@ -1,4 +1,4 @@
-"""The Responses stream, event by event, with unknown and unexpected events."""
+"""Decodes the stream of Responses event by event, including unknown and unexpected events."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def over(status: str = "completed", **members: Any) -> Json:
 
 
 class Heard:
-    """The blocks of a stream with these events."""
+    """Decodes a stream of these events into blocks."""
 
     def __init__(
         self, *events: Json | bytes, whole: bytes | None = None, offered: frozenset[str] | None = None
@@ -316,7 +316,7 @@ def announced(place: int, number: int | None, kind: str = "content_part", **memb
 
 
 def test_a_server_that_counts_pieces_over_the_whole_answer_is_read_once() -> None:
-    """The numbering of vLLM and Bedrock for gpt-oss."""
+    """vLLM and Bedrock number the pieces of gpt-oss in this way."""
     answer = [reasoning("Hm, so."), text("Hi you.")]
     heard = Heard(
         CREATED,
@@ -340,7 +340,7 @@ def test_a_server_that_counts_pieces_over_the_whole_answer_is_read_once() -> Non
 
 
 def test_a_server_that_counts_deltas_and_announces_a_message_elsewhere_is_read_once() -> None:
-    """The numbering of vLLM for other models. The last event of the answer also has different ids."""
+    """vLLM numbers the pieces of other models in this way. In addition, the last event of the answer has other ids."""
     answer = [reasoning("Hm, so."), text("Hi you.")]
     begun = {**MESSAGE, "id": THOUGHT["id"]}
     heard = Heard(
@@ -421,7 +421,8 @@ def test_a_piece_that_was_not_streamed_is_added_and_one_that_differs_is_not() ->
     assert heard.said == [("text", "b"), ("text", "No.")]
 
 
-# The number from the earlier pieces in item and answer, and the earlier deltas.
+# Returns the number of a piece from three counts: the earlier pieces of the item, the earlier pieces of the answer, and
+# the earlier deltas.
 Numbers = Callable[[int, int, int], int | None]
 
 
@@ -478,7 +479,7 @@ def test_no_numbering_of_pieces_changes_the_blocks(
                 events.append({"type": f"response.{part}.added", **mark})
             fixed = number(in_item, so_far, 0)
             for each in piece:
-                # If each delta has its own number, only announcements separate pieces.
+                # If each delta has its own number, only the announcements separate the pieces.
                 given = number(in_item, so_far, next(deltas)) if marked != "ended" else fixed
                 events.append(delta(kind, each, place, **{index: given}))
             if marked != "announced":

@@ -1,4 +1,4 @@
-"""WebSocket mode: the calls of a turn share a connection, and each call sends only new items."""
+"""WebSocket mode: the model calls of a turn share a connection, and each call sends only the new items."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ CALL: Json = {"type": "function_call", "call_id": "a", "name": "look", "argument
 
 
 def texts(parts: list[Part]) -> str:
-    """The text of the answer, without the inputs of calls."""
+    """Returns the text of the answer. The inputs of calls are left out."""
     keys = {part.key for part in parts if isinstance(part, BlockOpened) and part.type == "text"}
     opened = "".join(part.text for part in parts if isinstance(part, BlockOpened) and part.type == "text")
     return opened + "".join(part.text for part in parts if isinstance(part, BlockText) and part.key in keys)
@@ -54,7 +54,7 @@ def first_of(turn: UUID) -> ModelRequest:
 
 
 def second_of(first: ModelRequest, said: str = "Let me look.", arguments: str = "{}", **changed: Any) -> ModelRequest:
-    """The next call, with the result of the first call."""
+    """Returns the request that follows the first request and contains the result of its call."""
     reply = [Block(1, 1, 1, "text", said)] if said else []
     call = Block(2, 1, 1, "tool_use", arguments, tool_use_id="a", name="look")
     result = Block(3, 1, 1, "tool_result", "sand", tool_use_id="a", name="look")
@@ -63,7 +63,7 @@ def second_of(first: ModelRequest, said: str = "Let me look.", arguments: str = 
 
 
 def calls(answer: PaidAnswer, *words: str) -> None:
-    """Writes an answer with text and a tool call."""
+    """Writes an answer that has a text and a tool call."""
     answer.begin()
     answer.say(*words)
     answer.call("a")
@@ -89,7 +89,7 @@ async def read(provider: OpenAIResponsesProvider, request: ModelRequest) -> list
 async def answered(
     server: ResponsesServer, provider: OpenAIResponsesProvider, request: ModelRequest, write: Any, *words: str
 ) -> tuple[list[Part], Json]:
-    """The parts of an answer, and the request that the provider received."""
+    """Returns the parts of an answer, and the request that the provider has received."""
     reading = asyncio.create_task(read(provider, request))
     answer = await server.asked.get()
     write(answer, *words)
@@ -168,7 +168,7 @@ async def test_if_the_connection_or_its_response_is_gone_the_whole_input_goes_ov
         await server.sockets[0].close()
     if how == "broken":
         server.paid[0].cut()
-    if how == "gone":  # the client detects the closed socket before it sends
+    if how == "gone":  # the client must find out only when it sends, so `closed` always returns False
         ((chain, _),) = provider._sockets._waiting.values()
         monkeypatch.setattr(type(chain.socket), "closed", property(lambda _: False))
         await chain.socket.close()

@@ -1,4 +1,4 @@
-"""Thoughts in tags, with any split of the text."""
+"""Detects thoughts between tags, however the text is split into pieces."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -131,7 +131,7 @@ async def test_only_a_model_with_think_tags_is_filtered() -> None:
 
 
 class Cut:
-    """A provider whose stream ends in the middle of a tag."""
+    """A provider whose stream breaks off in the middle of a tag."""
 
     name = "cut"
 

@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK with this server: runs, tools and streams, over the Responses API and Chat Completions."""
+"""OpenAI's Agents SDK as a client of the server: runs, tools and streams, over Responses and Chat Completions."""
 
 from base64 import b64encode
 from typing import Any
@@ -77,14 +77,14 @@ class Sea(BaseModel):
 async def test_an_output_has_its_type_and_a_failure_its_class(
     server: Server, client: AsyncOpenAI, kind: type[OpenAIResponsesModel | OpenAIChatCompletionsModel]
 ) -> None:
-    # The SDK defines the name of the format: `final_output`.
+    # The SDK names the output format `final_output`, so the output tool has this name.
     name = server.scripts.model(
         message_of(tool_use("final_output", {"name": "North"}, "c1")),
         [PermanentError("context_length_exceeded", "It is too long.")],
     )
     sailor = Agent(name="Sailor", model=kind(model=name, openai_client=client), output_type=Sea)
     assert (await Runner.run(sailor, "Which sea?")).final_output == Sea(name="North")
-    # A failed response is not a rejected request. OpenAI's own server makes the same difference.
+    # Over the Responses API, a failed response is not a rejected request, as on OpenAI's own server.
     error = ModelBehaviorError if kind is OpenAIResponsesModel else openai.BadRequestError
     with pytest.raises(error, match="It is too long") as failed:
         await Runner.run(sailor, "And now?")

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions through the `openai` package, over a real socket."""
+"""OpenAI's Chat Completions, called through the package `openai` over a real socket."""
 
 from base64 import b64encode
 from typing import Any
@@ -257,10 +257,10 @@ async def test_a_continued_answer_stays_in_its_chat(server: Server, api: Client,
     hello: Any = [user("Hello?"), assistant(await complete(user("Hello?"))), user("Which colour?")]
     assert await complete(*hello) == "It is"
     assert await complete(*hello, assistant("It is")) == " blue"
-    # The continued text is one answer, also after a second continuation and in later messages.
+    # A continued text remains one answer: after a second continuation, and in later messages.
     assert await complete(*hello, assistant("It is blue")) == "."
     assert sent()[-1] == ("assistant", "It is blue")
-    # If the client edits a text, the edited text is a branch beside the answer.
+    # If the client edits the text, the edited text begins a branch beside the answer.
     assert await complete(*hello, assistant("Perhaps")) == " green."
     assert sent()[2:] == [("user", "Which colour?"), ("assistant", "Perhaps")]
     assert await complete(*hello, assistant("Perhaps green."), user("Sure?")) == "Yes."

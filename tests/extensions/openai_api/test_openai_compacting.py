@@ -1,4 +1,4 @@
-"""Compaction through the `openai` package and the session of the Agents SDK, over a real socket."""
+"""Compaction, called through the package `openai` and through the session of the Agents SDK, over a real socket."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""OpenAI's conversations through the `openai` package, over a real socket."""
+"""OpenAI's conversations, called through the package `openai` over a real socket."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The token count of an input through the `openai` package, over a real socket."""
+"""The endpoint that counts the tokens of an input, called through the package `openai` over a real socket."""
 
 from typing import Any
 

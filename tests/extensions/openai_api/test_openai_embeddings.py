@@ -1,4 +1,4 @@
-"""Embeddings through the `openai` package, with real sockets to the server and to the provider."""
+"""Embeddings through the package `openai`. The client, the server and the provider communicate over real sockets."""
 
 import json
 from base64 import b64encode
@@ -55,7 +55,7 @@ def failure(status: int, **error: Any) -> Answer:
 async def vectors(
     database_url: str, tmp_path: Path, plans: Mapping[str, Plan] | None = None
 ) -> AsyncIterator[tuple[CannedServer, AsyncOpenAI]]:
-    """A provider, and a client of a server with this provider."""
+    """Runs a provider and a server that uses it. Yields the provider and a client of the server."""
     async with canned_server() as provider:
         file = tmp_path / "models.toml"
         file.write_text(FILE.format(url=provider.url))
@@ -151,7 +151,8 @@ async def test_the_tokens_and_their_cost_are_charged_to_the_owner(database_url: 
         used = await usage_of(client, by="model,chat")
         (group,) = used["groups"]
         assert (group["model"], group["chat"], group["calls"]) == ("vectors-small", None, 2)
-        # The provider's count of tokens, or an estimate if the provider counts none.
+        # The first summand is the provider's count of tokens. The second is an estimate, because that response had no
+        # count.
         assert used["total"]["input_tokens"] == 3 + (1 + 3)
         assert used["total"]["cost"] == pytest.approx(7 * 2.0 / 1_000_000)
 
@@ -161,7 +162,7 @@ async def test_a_plan_limits_the_tokens_and_the_cost(database_url: str, tmp_path
     plans = {"ada": Plan("small", {"tokens_per_day": 5})}
     async with vectors(database_url, tmp_path, plans) as (provider, client):
         provider.answer = failure(500, message="Broken.")
-        for _ in range(3):  # a failed call returns its reservation
+        for _ in range(3):  # each failed call returns the tokens that it had reserved
             with pytest.raises(openai.InternalServerError):
                 await client.embeddings.create(model="small", input="The sea and the ships")
         provider.answer = answer([0.5])

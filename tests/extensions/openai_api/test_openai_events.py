@@ -1,4 +1,6 @@
-"""The events of OpenAI's responses: their numbers follow the log, for any reader and any start of the stream."""
+"""The events of OpenAI's responses: each number follows from the log, whoever reads the stream and wherever the reader
+starts.
+"""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ def events_in(frames: bytes) -> list[Json]:
 
 
 def exploded(events: Sequence[Json]) -> list[tuple[int, str]]:
-    """Each event with its number, and each character of a delta with its own number."""
+    """Returns each event with its number. Each character of a delta becomes an event with its own number."""
     found: list[tuple[int, str]] = []
     for event in events:
         number, delta = event["sequence_number"], event.get("delta")
@@ -49,7 +51,7 @@ def exploded(events: Sequence[Json]) -> list[tuple[int, str]]:
 
 
 def read(turn: Turn, part: int = 0, after: int = -1) -> list[Json]:
-    """The events of an ended turn, as any replica sends them."""
+    """Returns the events of an ended turn, as each replica sends them."""
     events, view = ResponseEvents(turn, part, after), LiveView(turn)
     frames, cursor = events.begin(), START
     while step := next_event(view, cursor):
@@ -60,11 +62,11 @@ def read(turn: Turn, part: int = 0, after: int = -1) -> list[Json]:
 
 @pytest.fixture(autouse=True)
 def attempts_are_counted() -> None:
-    """Disables the shared fixture: event numbers depend on the real steps between attempts."""
+    """Disables the shared fixture, because the numbers of events depend on the real distance between attempts."""
 
 
 class Follower:
-    """A client that follows a part of a turn from its start, through all changes of the turn."""
+    """A client that reads one part of a turn from its start, and follows it through all changes of the turn."""
 
     def __init__(self, writer: Writer, part: int) -> None:
         self._writer = writer

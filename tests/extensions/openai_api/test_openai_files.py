@@ -1,4 +1,4 @@
-"""OpenAI's files through the `openai` package, over a real socket."""
+"""OpenAI's files, called through the package `openai` over a real socket."""
 
 from base64 import b64encode
 from typing import Any

@@ -1,4 +1,4 @@
-"""Histories from clients of OpenAI's APIs: known ids save work, and are never required."""
+"""Histories that clients of OpenAI's APIs send: known ids save work, but no history needs them."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -20,7 +20,7 @@ Items = list[Any]
 
 
 class Talk(ABC):
-    """A client that keeps the conversation, and sends the whole conversation each time."""
+    """A client that keeps the conversation and sends all of it in each request."""
 
     def __init__(self, client: AsyncOpenAI, model: str, store: bool) -> None:
         self.client, self.model, self.store = client, model, store
@@ -31,7 +31,7 @@ class Talk(ABC):
 
     @abstractmethod
     async def ask(self) -> tuple[str, list[str]]:
-        """Appends the answer to the items. Returns the text of the answer and the ids of its calls."""
+        """Asks the model, and appends the answer to the items. Returns the answer's text and the ids of its calls."""
 
     @abstractmethod
     def result(self, call: str, output: str) -> None: ...
@@ -126,7 +126,7 @@ async def test_results_of_calls_for_which_no_turn_waits_are_recorded(
     talk.result("c1", "blue")
     await talk.ask()
     talk.items[-2:] = []
-    talk.result("c1", "green")  # differs from the stored result
+    talk.result("c1", "green")  # this result differs from the stored result
     assert await talk.ask() == ("Green.", [])
     blocks = [block for message in provider.requests[-1].messages for block in message.blocks]
     assert [(block.type, block.text) for block in blocks][-1] == (TOOL_RESULT, "green"), (

@@ -1,4 +1,4 @@
-"""The examples of docs/openai.md work."""
+"""The examples in docs/openai.md work."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def test_the_first_program_prints_an_answer(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run(server, blocks("python")[0], await server.token("reader of the page"), monkeypatch)
-    assert "Hello." in capsys.readouterr().out  # the output also has log lines
+    assert "Hello." in capsys.readouterr().out  # the output also contains log lines
 
 
 async def test_the_choice_of_tools_is_accepted(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API through the `openai` package, over a real socket."""
+"""OpenAI's Responses API, called through the package `openai` over a real socket."""
 
 import asyncio
 from base64 import b64encode
@@ -360,7 +360,7 @@ async def test_a_round_that_is_taken_back_survives_the_assembling_of_the_sdk(
     server: Server, client: AsyncOpenAI
 ) -> None:
     started = list(message_of(thinking("Hm.", " Well.")))[:4]
-    pause = Pause()  # until the client has seen the thought that a retry discards
+    pause = Pause()  # pauses until the client has seen the thought that a retry will discard
     model = server.scripts.model([*started, pause, TransientError("overloaded", "Busy.")], message_of(text("Hello.")))
     events: list[Any] = []
     async with client.responses.stream(model=model, input="Hi") as stream:

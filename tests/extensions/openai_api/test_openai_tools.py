@@ -1,4 +1,4 @@
-"""Tools in requests of the `openai` package: tools of the client, and tools of the server."""
+"""Tools in requests of the package `openai`: tools that the client runs, and tools that the server runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The wait that a provider requests: from the provider's response to the errors of the SDKs."""
+"""The waiting time that a provider demands: from the provider's response to the errors that the SDKs raise."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def failed(status: int, wait: str | None, type: str = "rate_limit_error") -> Ans
 async def asked(
     database_url: str, folder: Path, api: str
 ) -> AsyncIterator[tuple[CannedServer, AsyncOpenAI, AsyncAnthropic, Client]]:
-    """A provider, and clients of a server that waits at most a minute for this provider."""
+    """Runs a provider, and a server that waits at most a minute for it. Yields the provider and clients."""
     async with canned_server() as provider:
         file = folder / "models.toml"
         file.write_text(FILE.format(api=api, url=provider.url))
@@ -75,7 +75,7 @@ async def test_the_wait_that_a_provider_asks_for_reaches_the_clients(
         with pytest.raises(anthropic.RateLimitError) as message:
             await claude.messages.create(model="small", max_tokens=9, messages=MESSAGES)
         assert 80 <= int(message.value.response.headers["retry-after"]) <= 90
-        assert len(provider.requests) == 2  # no client retries before the wait ends
+        assert len(provider.requests) == 2  # no client has retried before the end of the waiting time
         chats = (await native.json("GET", "/api/chats"))["chats"]
         turns = (await native.json("GET", f"/api/chats/{chats[0]['id']}/turns"))["turns"]
         assert turns[-1]["error"]["details"] == {"retry_after": 90}

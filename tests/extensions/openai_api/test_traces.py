@@ -1,4 +1,4 @@
-"""The trace of a caller who uses OpenAI's API."""
+"""A turn continues the trace of a caller who uses OpenAI's API."""
 
 from openai import AsyncOpenAI
 

@@ -1,4 +1,4 @@
-"""A client that openapi-python-client generates from the document, against the server."""
+"""A client that openapi-python-client generates from the OpenAPI document works with the server."""
 
 import asyncio
 import importlib
@@ -21,7 +21,7 @@ from tests.support.pictures import PIXEL
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAME = "turnstream_generated"
-# docs/api.md: the server detects the type of an upload from its content.
+# As docs/api.md says, the server detects the type of an upload from its content.
 CONFIG = """
 post_hooks: []
 content_type_overrides:
@@ -31,7 +31,7 @@ content_type_overrides:
 
 @pytest.fixture(scope="module")
 def generated(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the generated package, on the import path."""
+    """Generates the package, and adds its folder to the import path. Returns the folder."""
     folder = tmp_path_factory.mktemp("generated")
     source, config = folder / "openapi.json", folder / "config.yaml"
     source.write_text(json.dumps(document.json), encoding="utf-8")
@@ -75,7 +75,7 @@ async def test_a_generated_client_posts_follows_and_reads(
     with module_of("client").AuthenticatedClient(base_url=server.url, **options) as client:
 
         async def call(operation: str, *ids: object, **body: object) -> Any:
-            """Calls in a thread, because the generated asyncio functions cannot send files."""
+            """Runs a call in a thread, because the generated asyncio functions cannot send files."""
             return await asyncio.to_thread(module_of(f"api.{operation}").sync, *ids, client=client, **body)
 
         message = models.NewTurnInNewChat(blocks=[models.TextBlockIn(type_="text", text="Hi")])

@@ -48,7 +48,7 @@ def reader() -> InMemoryMetricReader:
 
 
 def points(reader: InMemoryMetricReader, name: str, **labels: str) -> Sequence[HistogramDataPoint]:
-    """The data points of a metric with these labels. `__` in a name stands for a dot."""
+    """Returns the data points of a metric that have these labels. `__` in the name of a label stands for a dot."""
     data = reader.get_metrics_data()
     assert data is not None
     return [
@@ -256,7 +256,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 class Failing:
-    """A stand-in for any object of an SDK: each of its methods raises."""
+    """Replaces any object of an SDK. Each of its methods raises an exception."""
 
     def __getattr__(self, name: str) -> Any:
         return fail

@@ -1,4 +1,4 @@
-"""The order of queued messages: pairs of a user turn and its queued answer, each after another answer."""
+"""The order of queued messages. An entry is a pair of a user turn and its queued answer, and follows another answer."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,9 @@ Pairs = dict[UUID, Pair]
 
 
 def tree(*parents: int | None) -> list[Pair]:
-    """Pairs by parent: a number is the index of the preceding pair, and None is an answer that has started."""
+    """Creates pairs from their parents: a number is the index of the pair that precedes, and None means an answer that
+    has already started.
+    """
     first, pairs = new_id(), list[Pair]()
     for parent in parents:
         pairs.append(Pair(new_id(), new_id(), first if parent is None else pairs[parent].answer))

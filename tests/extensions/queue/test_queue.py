@@ -1,4 +1,4 @@
-"""The queue of a chat: waiting messages are listed, edited, moved, withdrawn, and converted to steers and back."""
+"""The queue of a chat: clients list, edit, move and withdraw waiting messages, and convert them to steers and back."""
 
 import asyncio
 import dataclasses
@@ -43,7 +43,7 @@ def words_to(request: ModelRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """A chat whose first turn runs until `pause` goes on, and the queue behind this turn."""
+    """A chat whose first turn runs until `pause.go` is set, and the queue behind this turn."""
 
     api: Client
     server: Server
@@ -82,7 +82,7 @@ class Line:
         return gone
 
     async def end(self) -> list[str]:
-        """Runs all turns to their end. Returns the user's words in the last model call."""
+        """Runs all turns to their end. Returns the user's words in the request of the last model call."""
         self.pause.go.set()
         while True:
             turns = await all_turns(self.api, self.server, self.chat)
@@ -439,7 +439,7 @@ async def test_a_message_is_not_claimed_while_a_change_of_it_is_under_way(
     async with database.holding("LOCK TABLE deleted_turns IN SHARE MODE"):
         asked = asyncio.create_task(request(line, third, change))
         await database.waiting()
-        if change != "convert":  # after a conversion, the running turn receives the message before its end
+        if change != "convert":  # a converted message is a steer, which the running turn must receive before its end
             line.pause.go.set()
             await line.api.events(line.first.stream_url)
     assert (await asked).status_code == 200
@@ -504,8 +504,8 @@ async def test_a_round_with_a_simultaneous_change_of_a_steer_receives_the_change
 
 
 class Editor:
-    """Changes waiting messages, at any replica. `texts` has the accepted texts of each message by version. `replaced`
-    has the versions before each accepted change.
+    """Changes waiting messages through any replica. `texts` has, for each message, the texts that were accepted, by
+    version. `replaced` has the versions that accepted changes have replaced.
     """
 
     def __init__(self, random: Random, clients: Sequence[Client], chat: str) -> None:
@@ -550,12 +550,12 @@ class Editor:
             assert answer.status_code in {200, 409, 422}, answer.text
             if answer.status_code == 200 and (new := answer.json()["version"]) != version:
                 self.replaced.add((id, version))
-                self.replaced.discard((id, new))  # two conversions restore the first version
+                self.replaced.discard((id, new))  # the second of two conversions restores the first version
                 self.texts[id][new] = answer.json()["blocks"][0]["text"]
         self.done[f"{what}: {answer.status_code}"] += 1
 
 
-@pytest.mark.timeout(240)  # one minute alone, and longer beside other tests
+@pytest.mark.timeout(240)  # takes a minute alone, and longer when other tests run too
 async def test_any_schedule_of_changes_and_deliveries_loses_no_message_and_sends_none_twice(
     database_url: str, document: Document
 ) -> None:

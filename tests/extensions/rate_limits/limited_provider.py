@@ -1,4 +1,4 @@
-"""A provider in Anthropic's form that enforces limits by a token bucket per key, and reports the limits in headers."""
+"""A provider in Anthropic's form. It enforces its limits with a token bucket per key, and reports them in headers."""
 
 import json
 from collections import Counter
@@ -14,7 +14,9 @@ MODEL = "claude-haiku-5-5"
 
 @dataclass
 class Bucket:
-    """`left` is the content of the bucket; `gained` is the sum of all amounts that the bucket received."""
+    """The token bucket of a key. `left` is the present content of the bucket, and `gained` is the sum of all that was
+    ever added.
+    """
 
     left: Amounts
     at: float
@@ -23,9 +25,10 @@ class Bucket:
 
 @dataclass
 class LimitedProvider(CannedServer):
-    """`start` is the initial content of each bucket. A reply has `output` tokens. `refused` has the unknown keys.
-    `used_up`: another program uses all requests just before the next call. `accepted` counts calls by key. After each
-    call, `history` gets the sum of all requests of the bucket, and the requests left.
+    """A provider that enforces `limits`. Each bucket begins with `start`. A reply uses `output` tokens. Keys in
+    `refused` are unknown. If `used_up` is set, another program uses all requests just before the next call. `accepted`
+    counts calls by key. After each call, `history` gets two values: all requests that the bucket has ever had, and the
+    requests left.
     """
 
     limits: RateLimits = field(default_factory=RateLimits)
@@ -41,7 +44,7 @@ class LimitedProvider(CannedServer):
     buckets: dict[str, Bucket] = field(default_factory=dict)
 
     def used(self, begin: float, end: float) -> float:
-        """The used part of the allowed requests, between two fractions of all accepted calls."""
+        """Returns which part of the allowed requests was used, between two points in the sequence of accepted calls."""
         (before, rest_before), (after, rest_after) = (
             self.history[int(part * (len(self.history) - 1))] for part in (begin, end)
         )

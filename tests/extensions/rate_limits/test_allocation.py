@@ -1,4 +1,4 @@
-"""The division of a key's limits among replicas, and the parsing of headers."""
+"""How the limits of a key are divided among replicas, and how the provider's headers are parsed."""
 
 import math
 from itertools import pairwise
@@ -64,7 +64,8 @@ def test_the_share_of_a_dead_replica_comes_back_with_its_lease() -> None:
 
 def test_a_report_after_the_end_of_a_lease_counts_once() -> None:
     state, _ = exchange(KeyState(LIMITS, Amounts(20, 9000, math.inf, math.inf), 0), wish("a", times=10), 0)
-    state, _ = exchange(state, wish("b", need=NONE), LEASE)  # the expired lease returns its ten requests
+    # the lease of a has expired, which returns its ten requests
+    state, _ = exchange(state, wish("b", need=NONE), LEASE)
     spent = need_of(100, 10)
     after, _ = exchange(state, wish("a", spent=spent, need=NONE), LEASE)
     assert state.left.requests - after.left.requests == 1
@@ -111,7 +112,7 @@ steps = st.lists(
 def test_replicas_never_hold_more_than_the_limits_allow(
     steps: list[tuple[str, float, int, int, float, bool]],
 ) -> None:
-    """Living replicas never spend more than the capacity and the gain since the start."""
+    """Together, living replicas never spend more than the capacity and what has been gained since the start."""
     start = Amounts(30, 5000, math.inf, math.inf)
     state, now = KeyState(LIMITS, start, 0), 0.0
     holds: dict[str, tuple[Amounts, float]] = {}

@@ -1,4 +1,4 @@
-"""Rate limits under faults: refusals of the provider, an unreachable Postgres, and killed servers."""
+"""Rate limits under faults: the provider refuses calls, Postgres cannot be reached, or servers are killed."""
 
 import asyncio
 import math
@@ -79,7 +79,7 @@ async def test_calls_wait_while_postgres_is_away(database_url: str) -> None:
                 names.append(event.name)
                 if event.data.get("stage") == "waiting":
                     proxy.swallow()
-                    await asyncio.sleep(3.0)  # without the fault, the replica would get a share after 2 s
+                    await asyncio.sleep(3.0)  # without the fault, the replica would have a share after 2 s
                     assert provider.accepted.total() == 1
                     proxy.heal()
     assert names[-1] == "turn_complete"
@@ -110,7 +110,7 @@ async def test_a_call_that_would_wait_too_long_goes_to_the_fallback(server: Star
 @pytest.mark.timeout(180)
 @pytest.mark.full
 async def test_the_share_of_a_killed_server_comes_back(server: StartServer, tmp_path: Path) -> None:
-    """Another replica takes over the turns. The provider refuses no call, although the dead server held a share."""
+    """Another replica takes over the turns. The dead server still held a share, but the provider refuses no call."""
     provider = LimitedProvider(limits=FIVE_A_SECOND, start=Amounts(10, math.inf, math.inf, math.inf))
     async with served(provider):
         file = tmp_path / "models.toml"
@@ -129,7 +129,9 @@ async def test_the_share_of_a_killed_server_comes_back(server: StartServer, tmp_
 
 
 async def test_tokens_may_be_the_limit_that_binds(database_url: str) -> None:
-    """Each call uses 300 of 60,000 tokens a minute, so three calls start per second. Requests are not scarce."""
+    """Each call uses 300 of 60,000 tokens a minute, so about three calls can start per second. The limit of requests is
+    not reached.
+    """
     limits = RateLimits.per_minute(requests=6000, output_tokens=60_000)
     start = Amounts(100, math.inf, 1200, math.inf)
     provider = LimitedProvider(limits=limits, start=start, output=300)

@@ -1,4 +1,4 @@
-"""Eight replicas with one database and one key, and a provider that enforces the limits of the key."""
+"""Eight replicas share one database and one key. The provider enforces the limits of the key."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ RATES = Statement("SELECT key, state FROM provider_rates")
 AGE = Statement("UPDATE provider_rates SET updated_at = now() - interval '2 days' WHERE key = 'old' RETURNING key")
 LIMITS = RateLimits.per_minute(requests=600, input_tokens=60_000, output_tokens=60_000)
 REPLICAS = 8
-CALLERS = 8  # concurrent calls of each owner
+CALLERS = 8  # each owner makes this many calls at the same time
 
 
 @pytest.mark.full
@@ -31,7 +31,7 @@ CALLERS = 8  # concurrent calls of each owner
 async def test_eight_replicas_use_the_rate_of_a_key_and_are_not_refused(
     database_url: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Five owners request much more than the rate; one owner sends a call now and then."""
+    """Five owners together request much more than the rate allows, and one owner sends a call now and then."""
     start = Amounts(10, 60_000, 60_000, math.inf)
     provider = LimitedProvider(limits=LIMITS, start=start, input=60, output=20)
     async with AsyncExitStack() as stack:
@@ -48,7 +48,8 @@ async def test_eight_replicas_use_the_rate_of_a_key_and_are_not_refused(
             for owner in owners
         }
         for client in (each for several in clients.values() for each in several):
-            client.headers["Connection"] = "close"  # the server closes an idle connection while its calls wait
+            # otherwise, the server would close the idle connection of a client whose other calls wait
+            client.headers["Connection"] = "close"
         warm = clients[owners[0]][0]
         for _ in range(3):
             await warm.ask(await warm.chat())
@@ -67,7 +68,7 @@ async def test_eight_replicas_use_the_rate_of_a_key_and_are_not_refused(
         statuses = [status for each in [*busy, rare] for status in each.result()]
     assert statuses == ["complete"] * len(statuses)
     refused = provider.turned_away.total() / provider.accepted.total()
-    used = provider.used(0.4, 0.9)  # while calls of all owners wait
+    used = provider.used(0.4, 0.9)  # in this period, calls of all owners wait
     record_property("rate limits: part of the rate used by eight replicas", round(used, 4))
     record_property("rate limits: part of calls refused", round(refused, 4))
     assert refused < 0.005
@@ -80,7 +81,7 @@ async def one_by_one(ask: Callable[[int], Awaitable[str]], count: int) -> list[s
 
 
 async def test_rows_hold_the_shares_and_a_killed_replica_leaves_its_own(database_url: str) -> None:
-    """The rows use the clock of Postgres, so the test moves the end of the dead replica's lease."""
+    """The rows use the clock of Postgres, so the test changes the end of the dead replica's lease."""
     async with connect(database_url, size=2) as database:
         store = PostgresStore(database)
 

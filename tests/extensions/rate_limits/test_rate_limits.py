@@ -40,7 +40,7 @@ def spec_of(provider: LimitedProvider, keys: Sequence[str] = KEYS[:1], **limits:
 async def limited(
     database_url: str, provider: LimitedProvider, keys: Sequence[str] = KEYS[:1], wait: float = 60.0, **more: Any
 ) -> AsyncIterator[tuple[Server, KeyPool]]:
-    """A server with this provider only."""
+    """Runs a server that has only this provider."""
     async with served(provider), replica(database_url, provider, keys, wait, **more) as found:
         yield found
 
@@ -68,7 +68,7 @@ async def statuses(api: Client, turns: int, words: str = "Hi") -> list[str]:
 async def test_calls_wait_for_limits_that_headers_report(database_url: str) -> None:
     provider = LimitedProvider(limits=FIVE_A_SECOND, start=Amounts(3, math.inf, math.inf, math.inf))
     async with limited(database_url, provider) as (server, _), Client(server.url) as api:
-        assert await statuses(api, 1) == ["complete"]  # the response reports the limits
+        assert await statuses(api, 1) == ["complete"]  # the response to this call reports the limits
         assert await statuses(api, 10) == ["complete"] * 10
     assert provider.turned_away.total() == 0
     assert provider.accepted.total() == 11
@@ -177,7 +177,7 @@ async def test_the_use_of_a_call_replaces_its_estimate(database_url: str) -> Non
     limits = RateLimits.per_minute(requests=6000, input_tokens=60_000, output_tokens=60_000)
     provider = LimitedProvider(limits=limits, start=limits.capacity, input=700, output=300)
     async with limited(database_url, provider) as (server, pool), Client(server.url) as api:
-        assert await statuses(api, 1) == ["complete"]  # the response reports the limits
+        assert await statuses(api, 1) == ["complete"]  # the response to this call reports the limits
         assert await statuses(api, 30) == ["complete"] * 30
         queue = pool._models[MODEL]
         (account,) = queue.accounts

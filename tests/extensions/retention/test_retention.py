@@ -1,4 +1,4 @@
-"""Chats and uploads are deleted at a certain age."""
+"""Chats and uploads are deleted when they reach a certain age."""
 
 from datetime import timedelta
 from typing import Any

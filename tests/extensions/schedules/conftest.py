@@ -1,4 +1,4 @@
-"""Common fixtures of the tests of schedules and triggers."""
+"""Fixtures that the tests of schedules and of triggers share."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The ticks of a rule: by cron in a time zone, by an interval, and after a pause."""
+"""The ticks that a rule generates: by cron in a time zone, by an interval, and after a pause."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

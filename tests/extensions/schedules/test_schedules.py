@@ -37,7 +37,7 @@ async def _runs(client: httpx2.AsyncClient, id: str) -> list[dict[str, Any]]:
 
 
 async def _over(client: httpx2.AsyncClient, id: str, count: int) -> list[dict[str, Any]]:
-    """Waits for `count` ended runs. Returns the ended runs, newest first."""
+    """Waits until `count` runs have ended. Returns the ended runs, newest first."""
     while True:
         runs = [run for run in await _runs(client, id) if run["state"] not in {"pending", "started"}]
         if len(runs) >= count:
@@ -53,7 +53,7 @@ async def _logged(logs: list[Any], event: str) -> list[Any]:
 
 
 async def _put_back(url: str, id: str, seconds: float) -> None:
-    """Simulates a pause of all servers, or a forward jump of the clock of Postgres."""
+    """Moves the next tick into the past, as if all servers had paused or the clock of Postgres had jumped forward."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(

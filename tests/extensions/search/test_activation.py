@@ -1,4 +1,4 @@
-"""A server without the search, and the later activation of the search."""
+"""A server runs without the search, and the search is activated later."""
 
 import asyncpg
 

@@ -1,4 +1,4 @@
-"""The search: words, stems, ranks, excerpts, filters, pages; and the indexing of texts."""
+"""The search (words, stems, ranks, excerpts, filters and pages), and how texts are indexed."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
-    """The found chats in the order of rank: each title with its excerpt, and marks around the found words."""
+    """Returns the found chats in the order of their rank: each title with its excerpt, in which brackets mark the found
+    words.
+    """
     page = await api.json("GET", "/api/chats", params={"q": q, **more})
     return {
         chat["title"]: "".join(f"[{p['text']}]" if p["found"] else p["text"] for p in chat["excerpt"]["pieces"])
@@ -108,7 +110,7 @@ async def test_titles_come_first_then_words_in_one_message_then_whole_words(api:
 
 
 async def covered(server: Server, database: Locker, owner: str) -> None:
-    """Collects the words of the segments."""
+    """Indexes all texts, and then collects the words of each segment."""
     await catch_up(server)
     await database.connection.execute(
         "SELECT search_cover(id, clock_timestamp()) FROM search_segments WHERE owner = $1", owner

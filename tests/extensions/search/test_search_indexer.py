@@ -1,4 +1,4 @@
-"""Each text is indexed once, after its commit, also beside concurrent commits, waits and deletions."""
+"""The indexer indexes each text once after its commit, even during concurrent commits, waits and deletions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,14 +40,14 @@ def search(harness: Harness) -> SearchIndex:
 
 
 async def say(locker: Locker, chat: UUID | None = None, word: str = "Ahoy") -> UUID:
-    """Adds a turn with this word, to this chat or to a new chat."""
+    """Adds a turn that contains this word, to this chat or to a new chat."""
     turn = new_id()
     await locker.connection.execute(SAY, chat or new_id(), turn, word)
     return turn
 
 
 async def indexed(locker: Locker, word: str = "ahoy") -> set[UUID]:
-    """The indexed turns with this word."""
+    """Returns the indexed turns that contain this word."""
     rows = await locker.connection.fetch("SELECT turn_id FROM search_texts WHERE words = $1::text::tsvector", word)
     return {row["turn_id"] for row in rows}
 
@@ -163,7 +163,7 @@ async def test_a_text_that_postgres_refuses_keeps_no_other_out_of_the_index_and_
 async def test_a_slow_search_is_refused_and_no_sign_that_postgres_is_away(
     database_url: str, locker: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A standby gives every statement only the time of a search; the refusal is the same there."""
+    """On a standby, every statement has only the time limit of a search. The refusal must be the same there."""
     monkeypatch.setattr(module, "SEARCH_TIMEOUT", 0.2)
     async with connect(database_url, size=1, statement_timeout=0.2) as database:
         backend = await database.row(BACKEND)
@@ -176,7 +176,7 @@ async def test_a_slow_search_is_refused_and_no_sign_that_postgres_is_away(
 async def test_a_sweep_forgets_no_chat_that_a_transaction_marks_meanwhile(
     harness: Harness, search: SearchIndex, locker: Locker
 ) -> None:
-    """The transaction starts before any replica has the extension, and ends after the sweep."""
+    """The transaction starts before any replica has the extension, and commits after the sweep."""
     without = "INSERT INTO replicas (id, address, session, lease_until, extensions) VALUES ($1, 'x', 9, now(), '{}')"
     await locker.connection.execute(without, new_id())
     chat = new_id()

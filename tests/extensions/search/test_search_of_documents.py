@@ -1,4 +1,4 @@
-"""The search of documents by users."""
+"""Users search their documents."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,9 @@ DOCUMENTS = "/api/documents"
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str, str]:
-    """The found documents in the order of rank: each path with its excerpt, and marks around the found words."""
+    """Returns the found documents in the order of their rank: each path with its excerpt, in which brackets mark the
+    found words.
+    """
     page = await api.json("GET", DOCUMENTS, params={"q": q, **more})
     assert page["next"] is None
     return {

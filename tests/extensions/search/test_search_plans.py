@@ -1,4 +1,4 @@
-"""The number of pages that a search or the indexer reads does not grow with the database."""
+"""The number of pages that a search or the indexer reads does not grow with the size of the database."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ("large_database_url",)
 
 
 def searched(owner: str, *words: str) -> Mapping[str, Any]:
-    """The parameters of a search statement."""
+    """Returns the parameters of a search statement."""
     filters = dict.fromkeys(("since", "until", "only", "score", "before", "before_id"))
     return {"owner": owner, "words": words, "first": index.NEWEST, "tools": False, "limit": 51, **filters}
 
@@ -23,10 +23,10 @@ def searched_documents(*words: str) -> Mapping[str, Any]:
     return {"owner": OWNER, "words": words, "prefix": "", "limit": 50}
 
 
-# The statement, its parameters, and the maximum of 8 kB pages that the statement may touch.
+# For each case: the statement, its parameters, and the maximum of 8 kB pages that the statement may touch.
 CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
-    # An owner of 51 chats; an owner of 51 chats with one long chat; an owner of 120 segments, of which a search reads
-    # 100.
+    # One owner has 51 chats. One owner has 51 chats, of which one is long. One owner has 120 segments, of which a
+    # search reads 100.
     "a search for nothing": (index.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
     "a search for nothing where all words must be read": (index.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),
     "a search for nothing in a hundred segments": (index.SEARCH_CHATS, searched("heavy", "nothing"), 6000),
@@ -37,14 +37,14 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         searched(OWNER, "word1", "nothing"),
         400,
     ),
-    # The same owners, with a search inside of words.
+    # The same three owners, with a search inside of words.
     "a search inside of words for nothing": (index.SEARCH_INSIDE, searched(OWNER, "nothing"), 100),
     "a search inside of words that must all be read": (index.SEARCH_INSIDE, searched("owner-0", "nothing"), 2500),
     "a search inside of words in a hundred segments": (index.SEARCH_INSIDE, searched("heavy", "nothing"), 6000),
     "a search for a part of all words": (index.SEARCH_INSIDE, searched(OWNER, "ord"), 800),
     "a search for a part of all words in a long chat": (index.SEARCH_INSIDE, searched("owner-0", "ord"), 5000),
     "a search for a part of all words and one of none": (index.SEARCH_INSIDE, searched(OWNER, "ord", "nothing"), 100),
-    # An owner of 100 documents among 9,000.
+    # An owner has 100 of the 9,000 documents.
     "a search of documents for nothing": (
         documents.SEARCH_OWNERS_DOCUMENTS,
         searched_documents("nothing"),

@@ -1,4 +1,6 @@
-"""The account of an owner over HTTP: its contents, revocations, and the credentials with access to the account."""
+"""The account of an owner over HTTP: what it contains, what the owner can revoke, and which credentials have access to
+it.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -48,7 +50,7 @@ async def bob(own: Server) -> AsyncIterator[Client]:
 
 
 async def _granted(server: Server, client: Client) -> str:
-    """Stores a remembered approval for a chat of the client. Returns the id of the approval."""
+    """Stores a remembered approval for a chat of the client. Returns the approval's id."""
     turn, grant = await client.ask(await client.chat()), new_id()
     connection = await asyncpg.connect(server.database_url)
     try:

@@ -1,4 +1,6 @@
-"""Due erasures: one of several replicas erases the rows of one owner, also after a kill and after a failure."""
+"""Due erasures: one of several replicas erases the rows of an owner. If it is killed or fails, the erasure is completed
+later.
+"""
 
 import asyncio
 import re
@@ -30,7 +32,7 @@ from turnstream.libraries.erasure.owners import _WITH_OWNER, Owners
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the cache of tokens, so an erasure need not wait for servers."""
+    """Disables the cache of tokens, so that an erasure need not wait until servers forget cached tokens."""
     monkeypatch.setattr("turnstream.extensions.self_service.erasures.BELIEVED", 0)
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
     monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
 
-# A client tool.
+# A tool that the client runs.
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 
 

@@ -1,4 +1,4 @@
-"""Members of chats: their rights, the ownership of their messages, and the end of a membership."""
+"""Members of chats: the rights of members, the owner of a member's messages, and the end of a membership."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ async def add(ada: Client, chat: str, role: str, member: str = "bob", status: in
 
 
 async def waiting_for(member: Client) -> Any:
-    """The waiting calls in the only chat of the member."""
+    """Returns the calls that wait in the only chat that the member can see."""
     (membership,) = (await member.json("GET", "/api/memberships"))["memberships"]
     return membership["waiting"]
 
@@ -80,7 +80,7 @@ async def test_a_member_who_leaves_is_no_member_any_more(ada: Client, bob: Clien
     assert await bob.json("DELETE", f"/api/memberships/{left}") == {"left": left}
     await bob.json("GET", chat, 404)
     await bob.json("DELETE", f"/api/memberships/{left}", 404)
-    await ada.json("DELETE", f"/api/memberships/{left}", 404)  # the owner of a chat is not a member
+    await ada.json("DELETE", f"/api/memberships/{left}", 404)  # the owner of a chat is not one of its members
 
 
 @pytest.mark.parametrize("member", ["ada", "", " ", " ada ", "a\u200bb"])
@@ -172,7 +172,7 @@ async def launch(to: str) -> str:
 
 @pytest.mark.parametrize("name", ["send", "launch"])
 async def test_an_approver_decides_and_a_writer_does_not(database_url: str, name: str) -> None:
-    """The approvers of a policy apply to members too."""
+    """The approvers that a policy names apply to members too."""
     async with (
         serving(database_url, Toolset([send, launch]), sharing=True) as server,
         Client(server.url, None, await server.token("ada"), "ada") as ada,
@@ -300,7 +300,7 @@ async def test_a_chat_has_a_hundred_members_at_most(ada: Client, database_url: s
     await add(ada, chat, "read")
     problem = await add(ada, chat, "read", "eve", 409)
     assert "100 members" in problem["detail"]
-    await add(ada, chat, "write", "member 7")  # a role can change at the limit of members
+    await add(ada, chat, "write", "member 7")  # at the limit of members, the role of a member can still change
 
 
 async def test_without_the_setting_nobody_is_a_member(database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Shared chats: the contents of a link, its viewers, and its lifetime."""
+"""Shared chats: what a link shows, who may view it, and how long it is valid."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ def address(share: dict[str, Any]) -> str:
 
 
 async def full_chat(server: Server, ada: Client) -> tuple[str, Said, str]:
-    """A chat with a picture, a thought, a call of a client tool with its result, and an answer."""
+    """Creates a chat with a picture, a thought, a call of a client tool with its result, and an answer."""
     picture = (await ada.json("POST", "/api/uploads", 201, content=PNG))["id"]
     model = server.scripts.model(
         message_of(thinking("a secret thought"), tool_use("look", {"at": "the secret input"}, "c")),

@@ -1,4 +1,4 @@
-"""The search of a server without the extension `search`."""
+"""The search on a server that does not have the extension `search`."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ def marked(entry: Mapping[str, Any]) -> str:
 
 
 async def found(api: Client, q: str, **more: str) -> Mapping[str | None, str]:
-    """The title of each found chat with its excerpt, and marks around the found words."""
+    """Returns the title of each found chat with its excerpt, in which the found words are marked."""
     page = await api.json("GET", "/api/chats", params={"q": q, **more})
     return {chat["title"]: marked(chat) for chat in page["chats"]}
 

@@ -1,4 +1,4 @@
-"""Reads on a standby: the maximum age that a client accepts."""
+"""Reads on a standby: a client names the maximum age of the data that it accepts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Titles by a model: set after the first answer, unless the user has set a title."""
+"""Titles that a model writes: a title is set after the first answer, unless the user has already set one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -52,7 +52,7 @@ async def titles(
 
 async def say(harness: Harness, replica: Replica, after: Asked | None = None) -> Asked:
     asked = await harness.ask(QUESTION, after=after)
-    if after is None:  # as the API does with the first message
+    if after is None:  # the API sets this title with the first message
         await Chats(harness.database).change(OWNER, asked.chat, lambda _: {"title": title_from(QUESTION)})
     await harness.finish(replica, asked)
     return asked

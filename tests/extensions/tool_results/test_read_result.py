@@ -14,7 +14,7 @@ TURN = new_id()
 
 
 class Kept:
-    """The stored results, by turn and call."""
+    """Holds the stored results, by turn and call."""
 
     def __init__(self, texts: dict[tuple[UUID, str], str]) -> None:
         self.texts = texts

@@ -1,4 +1,4 @@
-"""Summaries of results and of conversations, by a model that the operator sets apart from the model of the turn."""
+"""Summaries of results and of conversations. The operator configures a model for them, apart from the turn's model."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The cache of tool results: until it expires, one result serves later turns of the owner."""
+"""The cache of tool results: until a result expires, later turns of its owner use it instead of a new call."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ AGE = Statement("UPDATE tool_cache SET stored_at = stored_at - interval '90 seco
 
 
 class Desk(Hooks):
-    """Tools that record the executed calls."""
+    """Tools that record which calls were executed."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -70,7 +70,7 @@ class Desk(Hooks):
 
 
 async def turns(harness: Harness, desk: Desk, *calls: tuple[str, dict[str, Any]]) -> list[Turn]:
-    """Runs one turn for each call, each turn in its own chat."""
+    """Runs one turn for each call, each in its own chat."""
     replies = [
         reply
         for place, (name, given) in enumerate(calls)

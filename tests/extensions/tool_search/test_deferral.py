@@ -1,4 +1,4 @@
-"""The omission of tools from requests, and the ranking of tools."""
+"""Which tools a request omits, and how tools are ranked."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_deferral_of_its_own_result_changes_nothing(deferral: Deferral) -> Non
     once = deferral.offer(REQUEST)
     assert once != REQUEST
     assert deferral.offer(once) == once
-    assert Deferral(100, None).offer(once) == REQUEST  # a server with other settings
+    assert Deferral(100, None).offer(once) == REQUEST  # a server whose settings defer none of these tools
 
 
 def test_for_some_models_the_provider_searches() -> None:

@@ -1,4 +1,4 @@
-"""A search among many tools: the contents of requests, and calls through the search as calls of the found tools."""
+"""A search among many tools: what requests contain, and how the model calls a tool that the search has found."""
 
 import json
 from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ async def ended(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
 
 
 async def waiting(api: Client, exchange: dict[str, Any], call: str) -> dict[str, Any]:
-    """The turn while it waits for an answer about `call`."""
+    """Waits until the turn waits for an answer about `call`. Returns the turn."""
     async with api.follow(exchange["stream_url"]) as events:
         async for event in events:
             if event.name == "action_required" and any(a["tool_use_id"] == call for a in event.data["calls"]):
@@ -142,7 +142,7 @@ async def test_an_approval_is_one_of_the_named_tool_with_its_own_input(server: S
     await api.json("POST", f"{path}/actions", 202, json=body)
     turn = await waiting(api, exchange, "c")
     assert results(turn)["a"].endswith("paid 5 to Ada")
-    assert results(turn)["b"] == "paid 4 to nobody"  # the earlier approval is remembered
+    assert results(turn)["b"] == "paid 4 to nobody"  # the approval that was given before is remembered
     (action,) = turn["actions"]
     deny = {"type": "deny", "tool_use_id": "c", "input_digest": action["input_digest"]}
     await api.json("POST", f"{path}/actions", 202, json={"actions": [deny]})
@@ -175,7 +175,9 @@ async def test_a_request_with_few_tools_has_them_all(server: Server, api: Client
 
 
 async def test_another_tool_of_the_name_is_called_as_it_is(database_url: str) -> None:
-    """A server without the search may have its own tool `call_tool`. A call runs this tool, not the named tool."""
+    """A server without the search may have its own tool `call_tool`. A call of `call_tool` then runs this tool, and not
+    the tool that the input names.
+    """
 
     @tool
     async def call_tool(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A server without the extension for the tools file."""
+"""A server that does not have the extension for the tools file."""
 
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ WITH_KINDS = [each.name for each in OTHERS if each.tool_sources(Settings(_env_fi
 
 
 def test_the_setting_of_the_file_stops_the_start(tmp_path: Path) -> None:
-    """A policy in the file may require approvals, so a server must not ignore the file."""
+    """The policies in the file may require approvals, so a server must not start and ignore the file."""
     named = Settings(_env_file=None, extensions="demo", tools_file=tmp_path / "tools.toml")
     of_a_program = partial(selected, named, [installed()["demo"]])
     for start in (partial(selected, named), of_a_program):

@@ -1,4 +1,4 @@
-"""The usage and the cost of owners, as reported to the owners and to operators."""
+"""The usage and the cost of owners, as owners and operators see them."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -73,7 +73,7 @@ async def test_operators_see_the_usage_of_all_owners(
         result = await asyncio.to_thread(CliRunner().invoke, commands, ["usage", *options])
         assert result.exit_code == 0, result.output
         lines = [line.split("\t") for line in result.stdout.splitlines()]
-        return [line for line in lines if len(line) > 1]  # the server of this process logs to the same stream
+        return [line for line in lines if len(line) > 1]  # the server runs in this process and logs to the same stream
 
     head, *rows, total = await usage()
     assert head == ["owner", "model", "calls", "input", "cache_read", "cache_write", "output", "cost"]

@@ -16,8 +16,8 @@ HERE = f"{__name__}.hold_up"
 
 
 def hold_up(seen: threading.Event) -> bool:
-    """Blocks the event loop until the watch has read the stack. The watch reads no stack before the loop has recovered
-    from an earlier call.
+    """Blocks the event loop until the watch has read the stack. The watch does not read the stack until the loop has
+    recovered from the previous block.
     """
     return seen.wait(1)
 
@@ -33,7 +33,7 @@ async def test_a_function_that_blocks_the_loop_is_named_in_a_metric_and_the_log(
     place, observe = loop_watch._place, loop_watch.log.warning
 
     def look(*arguments: Any) -> str:
-        where = place(*arguments)  # read before the blocked loop continues
+        where = place(*arguments)  # the stack is read before the blocked loop continues
         seen.set()
         return where
 
@@ -46,18 +46,19 @@ async def test_a_function_that_blocks_the_loop_is_named_in_a_metric_and_the_log(
     monkeypatch.setattr(loop_watch.log, "warning", warning, raising=False)
     before = count(HERE)
     with capture_logs() as logs, LoopWatch("tests"):
-        # A count is slow in a process with many metrics, and would become the only blocked frame that the watch sees.
+        # The count of the metric is not checked here: it is slow in a process with many metrics, so the watch would see
+        # only this frame.
         while not any({"event": "loop.held", "where": HERE}.items() <= line.items() for line in logs):
             seen.clear()
             noted.clear()
             if hold_up(seen):
                 await noted.wait()
-            await asyncio.sleep(0)  # if the watch gets no CPU time, the timeout ends this test and not the process
+            await asyncio.sleep(0)  # if the watch gets no CPU time, the test times out, and not the process
     assert count(HERE) > before
 
 
 async def test_a_loop_that_waits_for_a_processor_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures show that other processes used the processor all the time."""
+    """The fake figures report that other processes used the processor all the time."""
     looked, watched, figures_of = threading.Event(), list[int](), loop_watch._figures_of
 
     def opened(native: int) -> int | None:

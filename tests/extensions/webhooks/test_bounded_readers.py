@@ -1,4 +1,4 @@
-"""A receiver of webhooks with an endless answer."""
+"""A receiver of webhooks that sends an endless answer."""
 
 import aiohttp
 

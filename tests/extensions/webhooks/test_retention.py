@@ -1,4 +1,4 @@
-"""Delivered and abandoned webhooks are deleted at a certain age."""
+"""Webhooks that were delivered or abandoned are deleted at a certain age."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The trace of a turn at the receiver of its webhook."""
+"""The receiver of a webhook continues the trace of the turn."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from tests.support.spans import PARENT, collected, span_of
 
 
 class Receiver(CannedServer):
-    """A receiver of webhooks. The first request sets `came`."""
+    """A receiver of webhooks that sets `came` at its first request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A webhook reports the end of each turn to an operator's server: signed, retried until success, and sent once if no
-delivery fails.
+"""A webhook reports the end of each turn to an operator's server. The webhook is signed, is retried until it succeeds,
+and is sent only once if no delivery fails.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from turnstream.tools.toolset import Toolset
 
 PAGE = Path(__file__).parents[3] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
-# A failed webhook is due again at once, and a poll finds the webhook without a notification.
+# A webhook is due again at once after a failure, and a poll finds it without a notification.
 AT_ONCE = WebhookPolicy(look=0.01, base=0)
 GET_WEBHOOK = Statement("SELECT * FROM webhooks WHERE turn_id = :turn")
 GET_WAITS = Statement("SELECT * FROM waiting_webhooks WHERE turn_id = :turn ORDER BY asked")
@@ -55,8 +55,8 @@ LAPSE = Statement("UPDATE webhooks SET due_at = now() WHERE turn_id = :turn")
 
 @dataclass
 class Operator:
-    """A receiver of webhooks. The n-th request gets the n-th status, and later requests get 204. None stands for no
-    answer.
+    """A receiver of webhooks. The n-th request gets the n-th status of `answers`, or no answer if the status is None.
+    Later requests get status 204.
     """
 
     port: int = 0
@@ -69,7 +69,7 @@ class Operator:
         return f"http://127.0.0.1:{self.port}/ended"
 
     async def hear(self) -> tuple[str, dict[str, Any]]:
-        """Verifies the signature of the next request. Returns the id and the data of the request."""
+        """Verifies the signature of the next request. Returns the request's id and data."""
         request = await self.heard.get()
         body = await request.read()
         assert verify(SECRET, request.headers, body, now=time.time())
@@ -111,7 +111,7 @@ class Operator:
 
 
 class Watched(Webhooks):
-    """Reports each stored outcome."""
+    """Reports each outcome after it is stored."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -139,7 +139,7 @@ async def operator() -> AsyncIterator[Operator]:
 
 @pytest.fixture
 async def harness(database_url: str) -> AsyncIterator[Harness]:
-    """Replicas whose turns create webhooks at their end."""
+    """Runs replicas whose turns create a webhook when they end."""
     async with connect(database_url, size=10) as database:
         yield Harness(database_url, database, ["ended"])
 
@@ -183,7 +183,7 @@ async def cancelled(harness: Harness) -> Asked:
 
 
 async def never_claimed(harness: Harness) -> Asked:
-    async with harness.replica(ScriptedProvider([])):  # the replica runs, and does not know of the turn
+    async with harness.replica(ScriptedProvider([])):  # this replica runs, but does not know of the turn
         asked = await harness.ask()
         await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     return asked
@@ -472,7 +472,7 @@ async def waits_of(harness: Harness, asked: Asked) -> list[tuple[int, list[str]]
 
 @pytest.fixture
 async def waiting(database_url: str) -> AsyncIterator[Harness]:
-    """Replicas whose turns create webhooks when they wait."""
+    """Runs replicas whose turns create a webhook when they wait."""
     async with connect(database_url, size=10) as database:
         yield Harness(database_url, database, ["waiting"])
 

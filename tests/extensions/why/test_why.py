@@ -1,4 +1,4 @@
-"""The reasons why a turn does not continue: any replica reports an open turn, and the rows explain an ended turn."""
+"""The reasons why a turn does not continue: any replica explains an open turn, and the rows explain an ended turn."""
 
 import asyncio
 from uuid import uuid4
@@ -41,7 +41,7 @@ async def pay() -> str:
 
 
 async def reported(harness: Harness, replica: Replica, asked: Asked) -> TurnState:
-    """The state as another replica reads it after the next report."""
+    """Returns the turn's state as another replica reads it after the next report."""
     await ActivityReports(replica.worker.activity, harness.database, replica.queue.replica).report()
     return await TurnStates(harness.database).of(asked.turn)
 
@@ -191,7 +191,7 @@ async def test_the_most_generous_replica_sets_the_limit(
 
 
 async def test_the_owner_of_a_turn_asks_and_nobody_else(harness: Harness) -> None:
-    """Over HTTP with row-level security, the server reads otherwise hidden rows for this turn only."""
+    """Over HTTP, row-level security hides rows from the caller. The server reads the hidden rows of this turn only."""
     async with serving(harness.url) as server:
         await _ask_why(server)
 
@@ -222,7 +222,7 @@ async def test_a_turn_of_an_agent_is_explained_down_to_the_person_it_waits_for(
         printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", turn.assistant["id"]])
         assert begin in printed.stdout
         shown: dict[str, list[str]] = {}
-        # The overview is refreshed every two seconds.
+        # The server refreshes the overview every two seconds.
         while not shown.get(turn.assistant["id"], [""])[0].startswith(begin):
             now = (await api.json("GET", "/api/admin/overview"))["now"]
             shown = {each["id"]: each["reasons"] for each in now["turns"]}

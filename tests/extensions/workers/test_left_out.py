@@ -1,4 +1,4 @@
-"""`turnstream serve` without the extension."""
+"""`turnstream serve` on a server that does not have the extension."""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Requests between the processes of `serve --workers`: the trusted senders, and the cost of a broken process."""
+"""Requests between the processes of `serve --workers`: which senders are trusted, and what a broken process costs the
+others.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,13 +24,14 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 @pytest.fixture
 def neighbours() -> Iterator[UnixNeighbours]:
-    with TemporaryDirectory() as folder:  # `tmp_path` contains the name of the test, and may be too long for a socket
+    # the path of a socket has a length limit, and `tmp_path` contains the name of the test
+    with TemporaryDirectory() as folder:
         yield UnixNeighbours(Path(folder), 1, new_id())
 
 
 @asynccontextmanager
 async def neighbour(neighbours: UnixNeighbours, answer: Answer) -> AsyncIterator[Neighbour]:
-    """Another process. For each request, its socket calls `answer` with the head."""
+    """Simulates another process: its socket calls `answer` with the head of each request."""
     connections: set[asyncio.Task[None] | None] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,7 +53,7 @@ def request_with(*headers: tuple[bytes, bytes]) -> Request:
 
 
 async def test_a_request_of_the_network_names_no_client_though_its_connection_is_gone(tmp_path: Path) -> None:
-    """The server knows no address for a reset connection, nor for a connection through a Unix socket."""
+    """If a connection was reset, or came through a Unix socket, the server knows no client address."""
     seen: list[Request] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -95,13 +98,13 @@ async def test_headers_of_the_single_connection_are_not_passed_on(neighbours: Un
 async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_waited_for(
     neighbours: UnixNeighbours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulates a frozen process: the kernel still accepts its connections."""
+    """The neighbour simulates a frozen process, for which the kernel still accepts connections."""
     monkeypatch.setattr(module, "_HEAD_PATIENCE", 0.1)
     asked = asyncio.Event()
 
     async def answer(_head: bytes, reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await reader.read()  # until the client closes the connection
+        await reader.read()  # waits until the client closes the connection
 
     async with neighbour(neighbours, answer) as other:
         assert await neighbours.pass_on(request_with(), other.replica) is None
@@ -110,7 +113,9 @@ async def test_a_neighbour_that_takes_the_request_and_does_not_answer_is_not_wai
 
 @pytest.mark.parametrize("rest", [b"0\r\n\r\n", b"8\r\nhal"])
 async def test_a_stream_is_whole_only_where_that_of_its_neighbour_is(neighbours: UnixNeighbours, rest: bytes) -> None:
-    """The SDKs of OpenAI and of Vercel report an answer as complete when its body ends."""
+    """The SDKs of OpenAI and of Vercel treat an answer as complete when its body ends properly, so a broken body must
+    stay broken.
+    """
 
     async def answer(_head: bytes, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM + b"6\r\ndata: \r\n" + rest)

@@ -1,4 +1,4 @@
-"""The loop without its engine, against misbehaving models: the loop always ends."""
+"""Runs the decisions of the loop, without the engine, against misbehaving models: the turn always ends."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ Kind = Literal["text", "call", "cut call", "open text", "open call"]
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one model call: closed and open blocks, and the stop reason; None for a broken stream."""
+    """The result of one model call: closed and open blocks, and the stop reason, which is None for a broken stream."""
 
     kinds: tuple[Kind, ...] = ("text",)
     stop_reason: str | None = "end_turn"
@@ -42,7 +42,7 @@ Model = Callable[[CallModel], Reply]
 
 
 class Loop:
-    """Acts like the executor, on values instead of rows."""
+    """Carries out the steps as the executor does, but on values instead of rows."""
 
     def __init__(self, limits: Limits, model: Model, tools_fail: bool) -> None:
         self.turn = turn_of(limits=limits)
@@ -90,7 +90,7 @@ class Loop:
         return True
 
     def _say(self, round: int, reply: Reply) -> list[Block]:
-        """Adds the closed blocks, and returns the ones that are left open."""
+        """Adds the closed blocks of the reply to the turn, and returns the blocks that stay open."""
         left_open: list[Block] = []
         for kind in reply.kinds:
             type = TEXT if kind.endswith("text") else TOOL_USE
@@ -121,7 +121,9 @@ class Loop:
 
 
 def _most_steps(limits: Limits) -> int:
-    """Tool rounds, runs of pauses between them, and each reply as often as it may be interrupted."""
+    """Returns an upper limit of steps: all tool rounds, the pauses between them, and each reply with every retry after
+    an interruption.
+    """
     tool_rounds = limits.max_rounds + 1
     pauses = max(limits.max_rounds, limits.max_recoveries) + 1
     replies = (tool_rounds + 1) * (pauses + 1)

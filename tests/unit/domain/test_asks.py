@@ -1,4 +1,4 @@
-"""A digest stands for one call: its round, and its input to the character."""
+"""A digest identifies one call: it depends on the call's round and on each character of the call's input."""
 
 from dataclasses import replace
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Answers that the server makes of the results of tools."""
+"""Answers that the server assembles from the results of tools."""
 
 from dataclasses import replace
 

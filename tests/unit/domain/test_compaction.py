@@ -1,4 +1,4 @@
-"""The decision that a path is too long for its model, and the remaining path."""
+"""The decision to compact a path that is too long for its model, and the path that remains afterwards."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def user(number: int, words: str = "Well. ") -> Turn:
 
 
 def answer(number: int, size: int = 10, *rounds: Round, blocks: Sequence[Block] = ()) -> Turn:
-    """An answer of about `size` tokens."""
+    """Returns an answer whose text has about `size` tokens."""
     words = text(content="x" * (size * 4 - 4))
     turn = turn_of(*(blocks or [words]), rounds=rounds or [sealed(1, "end_turn")], limits=LIMITS, status="complete")
     return replace(turn, id=UUID(int=number))

@@ -1,4 +1,4 @@
-"""Calls of the generic tool as calls of the tools that they name."""
+"""A call of the generic tool is handled as a call of the tool that its input names."""
 
 from dataclasses import replace
 from uuid import UUID

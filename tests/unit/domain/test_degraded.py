@@ -1,4 +1,4 @@
-"""Which policies a turn needed, as its results tell."""
+"""The policies and limits that acted on a turn, as derived from the notes of its results."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Tokens of jobs: each is new, and its stored digest does not reveal it. Reports of jobs, as readers see them."""
+"""Each job has a new token, and the stored digest does not reveal the token. A report names the state of a job and the
+place of its delivery.
+"""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Limits inside a turn: rounds that stretch while they make progress, calls, and budgets."""
+"""Limits of rounds, calls and budgets inside a turn. The limit of rounds grows while the rounds make progress."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ TOOL = ToolSpec("look", "", "{}")
 
 
 def rounds_of(*results: str, limits: Limits, same_call: bool = False) -> Turn:
-    """A turn with these results of its tool rounds; `!` is a failure."""
+    """Returns a turn whose tool rounds have these results. `!` stands for a failed call."""
     blocks: list[Block] = []
     for number, words in enumerate(results, 1):
         asked = replace(call(2 * number, number, str(number)), text="{}" if same_call else f'{{"n":{number}}}')

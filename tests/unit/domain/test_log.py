@@ -59,7 +59,7 @@ TWO_ROUNDS = turn_of(
 
 @dataclass(frozen=True)
 class Rows:
-    """The log of a turn as its rows tell it, and perhaps the text of an open block."""
+    """The log of a turn, built from the turn's rows, and optionally the text of an open block."""
 
     turn: Turn
     text: str = ""
@@ -87,7 +87,8 @@ class Rows:
         return self.text[offset : offset + LONGEST_DELTA]
 
 
-# Attempt 1 asked about b and ran a; attempt 2 went on when b was answered, and the user had said something.
+# Attempt 1 asked a person about call b and ran call a. Attempt 2 continued after b was answered and the user had sent a
+# message.
 ASKED = turn_of(
     text(0, 1, "let me"),
     call(1, 1, "a"),
@@ -116,7 +117,7 @@ def _read(log: Rows, cursor: Cursor) -> list[tuple[Event, Cursor]]:
 
 
 def _texts(events: Sequence[Event]) -> dict[int, str]:
-    """The texts that a client assembles from the start."""
+    """Returns the texts that a client assembles if it reads the events from the start."""
     texts: dict[int, str] = {}
     for event in events:
         match event:
@@ -219,7 +220,7 @@ def test_a_cursor_of_an_attempt_of_this_past_is_good(attempt: int) -> None:
     assert (cursor, reset) == (Cursor(100, 1, 0), None)
 
 
-# attempt 1 wrote a round and a part of the next, attempt 2 voided that part and wrote it again
+# Attempt 1 wrote one round and a part of the next round. Attempt 2 voided that part and wrote the round again.
 BEFORE = turn_of(text(0, 1), call(1, 1), result(2, 1), text(3, 2, "draft"), rounds=[sealed(1), begun(2)])
 AFTER = turn_of(
     text(0, 1),
@@ -264,13 +265,15 @@ def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None
 
 
 def test_an_interrupted_block_restarts_for_a_client_that_has_it_as_complete() -> None:
-    """A failover has lost the whole block; the next attempt kept the block's text of the journal."""
+    """A failover has lost the complete block. The next attempt has kept the part of the block's text that the journal
+    had.
+    """
     kept = turn_of(text(0, 1, "Aho", interrupted=True), rounds=[replace(begun(1), sealed_by=2)], attempt=2)
     assert resume(Rows(kept), Cursor(1, 4)) == (Cursor(2, 2, 0), Reset(2, 0))
     assert resume(Rows(kept), Cursor(1, 3, 2)) == (Cursor(2, 3, 2), None), "in the middle of it"
 
 
-# --- what waits for people, and what they say ------------------------------------------------------------------------
+# --- asks, and messages of the user ----------------------------------------------------------------------------------
 
 
 def test_asks_are_between_a_reply_and_its_results_and_steers_behind_them() -> None:
@@ -356,7 +359,7 @@ def test_every_cursor_of_a_waiting_turn_stays_valid_after_it_continues() -> None
 
 @given(st.sampled_from([TWO_ROUNDS, ASKED]), st.integers(0, 9), st.integers(0, 40), st.integers(0, 40))
 def test_any_cursor_leads_to_the_end_and_never_to_a_gap(turn: Turn, attempt: int, place: int, offset: int) -> None:
-    """This includes invented cursors: a client with such a cursor gets a consistent log, or a reset."""
+    """Some of the cursors are invented: a client with an invented cursor gets a consistent log, or a reset."""
     log = Rows(turn)
     cursor, reset = resume(log, Cursor(attempt, place, offset))
     read = _read(log, cursor)

@@ -1,5 +1,5 @@
-"""Every row of the table of media types: the type of a file by its first bytes, and its form at each provider, in each
-dialect and on the page.
+"""Tests each row of the table of media types: the first bytes by which a type is detected, and the form of a file at
+each provider, in each dialect and on the page.
 """
 
 import json
@@ -38,7 +38,7 @@ from turnstream_terminal.blocks import block_of_upload
 
 STATIC = Path(__file__).parents[3] / "app/turnstream/web/static"
 UPLOAD = UUID(int=1)
-# A file of each type. A new type has its example here.
+# An example file of each type. A new type needs an example here.
 FILES_OF = {
     "image/png": b"\x89PNG\r\n\x1a\n...",
     "image/jpeg": b"\xff\xd8\xff\xe0...",

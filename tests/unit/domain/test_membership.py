@@ -1,4 +1,6 @@
-"""The death of a replica: by rule, and over random histories of an observer, of Postgres's clock and of its peers."""
+"""Decides whether a replica is dead: for each rule, and over random histories of an observer, Postgres's clock and
+peers.
+"""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ def peer(
 
 
 def looks(*peers: Peer, at: Sequence[float], seen: Observations = BEGUN) -> tuple[list[Sequence[UUID]], Observations]:
-    """The judgements at these times, if the rows do not change."""
+    """Returns the peers that are judged dead at each of these times, if the rows do not change."""
     found = []
     for now in at:
         judgement = judge(seen, Look(peers, now, now, seen.ahead), LEASE)
@@ -110,9 +112,10 @@ def test_a_look_in_time_and_a_clock_that_was_set_back_raise_no_doubt(late: float
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The seconds until the observer's next look, those that its read takes, whether it finds CAT's session, and what
-    happens meanwhile. `late`: the observer alone stands still. `frozen`: all replicas do. `cut`: Postgres is away, and
-    with it all sessions. `away`: it only answers nobody. `step`: its clock is set, by `clock` seconds.
+    """One look of the observer: the pause before the look, the time that its read takes, whether the read finds CAT's
+    session, and what happens during the pause. `late`: only the observer pauses. `frozen`: all replicas pause. `cut`:
+    Postgres is away, and all sessions end. `away`: Postgres does not answer, and the sessions survive. `step`: the
+    clock of Postgres is set by `clock` seconds.
     """
 
     pause: float
@@ -126,17 +129,18 @@ LATENCIES = st.floats(0.001, 1.0)
 CALM = st.builds(Step, st.floats(LOOK, LEASE / 3), LATENCIES, st.booleans())
 TROUBLE = st.one_of(
     st.builds(Step, st.floats(LOOK, 3 * LEASE), LATENCIES, st.booleans(), st.sampled_from(["late", "cut", "away"])),
-    # A shorter one is noticed by nobody: a peer that has no session, and cannot renew its lease in it, is taken over.
+    # No replica notices a shorter freeze, so the observer would take over a peer that has no session and cannot renew
+    # its lease during the freeze.
     st.builds(Step, st.floats(LOOK + LEASE / 3, 3 * LEASE), LATENCIES, st.booleans(), st.just("frozen")),
     st.builds(Step, st.just(LOOK), event=st.just("step"), clock=st.floats(-2 * LEASE, 2 * LEASE)),
 )
-# Between two troubles is time for the signs to count, and not more than one step of the clock in a lease.
+# A quiet time before each failure lets the observer confirm its signs. `look` sets the clock at most once in a lease.
 QUIET = [Step(LEASE / 4)] * 5
 HISTORIES = st.lists(st.tuples(st.just(QUIET) | st.lists(CALM, max_size=5), TROUBLE), max_size=8)
 
 
 class Replica:
-    """A peer: it renews its lease every `renewal` seconds until it `dies`. Without a session it is `flapping`."""
+    """A peer that renews its lease every `renewal` seconds until the time `dies`."""
 
     def __init__(self, id: UUID, renewal: float, dies: float) -> None:
         self.id, self.renewal, self.dies = id, renewal, dies
@@ -144,11 +148,11 @@ class Replica:
 
 
 class World:
-    """An observer, Postgres, and its clock: `ahead` of the time that passes."""
+    """An observer and Postgres. The clock of Postgres is `ahead` seconds ahead of the time that passes."""
 
     def __init__(self, dies: float = math.inf) -> None:
-        """ADA lives. BEN's machine is gone at `dies`, and his session is seen on. CAT, whose session flaps, is killed
-        then.
+        """ADA lives. BEN's machine fails at `dies`, but Postgres still reports his session. CAT, whose session comes
+        and goes, is killed at `dies`.
         """
         self.now = self.ahead = 0.0
         slow, quick = LEASE / 3 + LOOK, MISSED - 0.1
@@ -160,7 +164,7 @@ class World:
         self.seen = Observations(looked=0.0, ahead=self._clock.ahead, reachable_since=0.0)
 
     def _pass(self, seconds: float, *, working: bool = True) -> None:
-        """Lets time pass, in which the replicas renew their leases, or nothing works: then they do it soon after."""
+        """Lets time pass. The replicas renew their leases on time, or, if nothing works, soon after."""
         self.now += seconds
         for replica in self.peers:
             while replica.next <= self.now:
@@ -202,7 +206,7 @@ class World:
         return {id for calm, trouble in history for step in (*calm, trouble) for id in self.look(step)}
 
     def rest(self, until: float) -> set[UUID]:
-        """Looks without trouble, the last two of them after `until`."""
+        """Looks without trouble until two looks have happened after `until`."""
         found, after = set[UUID](), 0
         while after < 2:
             found |= {*self.look(Step(LOOK))}

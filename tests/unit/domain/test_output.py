@@ -1,4 +1,4 @@
-"""The progress of a structured turn, by its rows."""
+"""The progress of a structured turn, as derived from its rows."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def structured(spec: OutputSpec, *blocks: Block, rounds: int, stop_reason: str =
 
 
 def made(name: str, id: str, round: int = 1, *, fails: bool = False) -> list[Block]:
-    """A call of a tool, and its result."""
+    """Returns a call of a tool, and the result of the call."""
     asked = replace(call(id=id, round=round), name=name, text=f'"{id}"')
     return [asked, replace(result(id=id, round=round), name=name, is_error=fails)]
 
@@ -101,7 +101,7 @@ def test_the_attempt_of_the_last_round_is_counted_from_the_rounds_before_it() ->
     assert attempt_of(structured(PLAIN, *blocks, rounds=2)) == 2
 
 
-# --- schemas that are not of objects ---------------------------------------------------------------------------------
+# --- schemas whose root is not an object ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_round_that_is_not_sealed_says_nothing() -> None:
     assert output_of(replace(turn, stop_reason="output")) is None
 
 
-# --- written as text -------------------------------------------------------------------------------------------------
+# --- outputs that the model writes as text --------------------------------------------------------------------------
 
 NATIVE = replace(PLAIN, native=True)
 

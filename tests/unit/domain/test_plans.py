@@ -76,7 +76,8 @@ def test_a_refusal_knows_when_there_may_be_room(passing: bool, seconds: int) -> 
     assert Refusal(ReachedLimit("requests_per_minute", 1, 1), at, passing).retry_after == seconds
 
 
-# The modules that make chats of an owner, with the measure that counts each. A limit of new chats concerns all.
+# The modules that create chats for an owner, and the measure of a plan that counts each creation. A limit of new chats
+# must consider all of them.
 MAKERS = {
     "api/chats.py": "writes",
     "api/exchange.py": "requests",

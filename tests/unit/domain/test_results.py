@@ -1,4 +1,4 @@
-"""A result of several parts: its row, and the parts read from the row."""
+"""The row that stores a result of several parts, and the parts that are read from the row."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Headers of HTTP tools as they are shown."""
+"""Headers of HTTP tools, as clients see them."""
 
 from typing import Any
 

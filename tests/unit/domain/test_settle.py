@@ -80,17 +80,17 @@ CUT = text(0, content="Half a ", interrupted=True)
         ([CUT], [sealed(1, "interrupted"), begun(2)], ("", "Half a ")),
         ([CUT], [sealed(1, "cancelled")], ("", "")),
         ([], [], ("", "")),
-        # a thought before, and half a call behind
+        # a thought precedes the interrupted text, and half a call follows it
         ([THOUGHT, replace(CUT, index=1), call(2, interrupted=True)], [sealed(1, "interrupted")], ("", "Half a ")),
-        # interrupted again while it went on
+        # the continuation was interrupted too
         (
             [CUT, text(1, 2, "sen", interrupted=True)],
             [sealed(1, "interrupted"), sealed(2, "interrupted")],
             ("", "Half a sen"),
         ),
-        # the text before a result is not continued
+        # text that precedes a result is not continued
         ([text(0), call(1), result(2)], [sealed(1, "interrupted")], (text(0).text, "")),
-        # text from before a call is the earlier text
+        # the text from before the call is the earlier text
         (
             [text(0, content="Let me see."), call(1), result(2), text(3, 2, "Half", interrupted=True)],
             [sealed(1, "tool_use"), sealed(2, "interrupted")],

@@ -1,4 +1,4 @@
-"""When older tool results are sent shortened, and which."""
+"""Decides when older tool results are sent in shortened form, and which of the results."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def user(number: int, words: str = "Well. ") -> Turn:
 
 
 def rounds_of(*sizes: Sequence[int]) -> list[Block]:
-    """A round with calls for each list of the sizes of their results, in tokens."""
+    """Returns rounds of tool calls. Each list has the sizes, in tokens, of the results in one round."""
     blocks: list[Block] = []
     for round, lengths in enumerate(sizes, 1):
         calls = [call(0, round, f"{round}-{n}") for n, _ in enumerate(lengths)]
@@ -43,14 +43,14 @@ def answer(number: int, *sizes: Sequence[int], **fields: object) -> Turn:
 
 
 def run(path: Sequence[Turn], tokens: int | None = None) -> list[Turn]:
-    """The path after one shortening."""
+    """Returns the path after the shortening that `next_step` decides on."""
     step = next_step(path[-1], path[:-1], tokens)
     assert isinstance(step, Shorten)
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, step.block))]
 
 
 def shortened(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> list[Turn]:
-    """The shortened path, independent of the limit of rounds."""
+    """Returns the shortened path. Unlike `run`, it does not depend on the limit of rounds."""
     block = compaction_needed(path, tokens=tokens, forced=forced)
     assert isinstance(block, Block)
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]
@@ -265,7 +265,7 @@ def test_of_a_summarised_path_only_kept_turns_are_shortened() -> None:
 
 
 def with_files(path: Sequence[Turn], *, files: int) -> list[Turn]:
-    """Every result of the running turn is but this many pictures."""
+    """Replaces the content of each result in the running turn by `files` pictures."""
     layout = layout_of([{"type": "image", "source": {}}] * files)
     shown = [replace(b, text="", data=layout) if b.type == "tool_result" else b for b in path[-1].blocks]
     return [*path[:-1], replace(path[-1], blocks=tuple(shown))]

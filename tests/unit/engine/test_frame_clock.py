@@ -1,4 +1,4 @@
-"""The frame clock makes streams wait together, never for long, and releases all of them."""
+"""The frame clock makes streams wait for a common tick, limits the wait, and releases every stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from turnstream.engine.frame_clock import BEATS, BUSY, IDLE, TICK, FrameClock
 
 
 def pressed() -> FrameClock:
-    """The clock of a fully loaded process."""
+    """Returns the clock of a fully loaded process."""
     clock = FrameClock()
     for _ in range(40):
         clock.observe(1.0)
@@ -28,7 +28,7 @@ async def test_calm_streams_do_not_wait() -> None:
 
 
 def observed(clock: FrameClock, busy: float) -> float:
-    """The tick after four seconds of this load."""
+    """Returns the tick after the clock has observed this load for four seconds."""
     for _ in range(40):
         clock.observe(busy)
     return clock.tick
@@ -75,7 +75,7 @@ async def test_streams_of_one_beat_continue_together_and_a_tick_has_several_beat
 
     async def beat() -> None:
         strikes.pop()()
-        for _ in range(3):  # from the notification to the stream, and to its next wait
+        for _ in range(3):  # the notification reaches the stream, and the stream reaches its next wait
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as streams:

@@ -1,4 +1,4 @@
-"""Hooks: their order, and that none of their failures reaches a turn."""
+"""Hooks run in their order, and a failing hook does not affect its turn."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ ENDED = TurnEnded("ada", TURN)
 
 
 class Listener(Hooks):
-    """Records the events of ended turns, and does `act` at each."""
+    """Records the events of ended turns, and runs `act` at each event."""
 
     def __init__(self, events: list[object], act: Callable[[], Awaitable[object]] | None = None) -> None:
         self._events = events

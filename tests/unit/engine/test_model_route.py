@@ -1,4 +1,4 @@
-"""Breakers of models: counted failures, retries, and the number of stored breakers."""
+"""Breakers of models: the failures that a breaker counts, the retries, and the number of stored breakers."""
 
 import asyncio
 

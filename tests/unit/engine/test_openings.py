@@ -1,4 +1,6 @@
-"""The gate of openings: their number at once, their order, and the release of every slot."""
+"""The slots of model calls that wait for the start of their reply: how many calls enter at once, in which order, and
+the release of each slot.
+"""
 
 import asyncio
 
@@ -20,7 +22,7 @@ async def test_no_more_calls_are_opened_at_once_than_there_are_slots_and_the_fir
     assert entered == []
     for leave in leaves[:2]:
         leave()
-        leave()  # the second time it gives nothing back
+        leave()  # a second call of `leave` releases no slot
     await asyncio.gather(*waiting[:2])
     assert entered == [0, 1]
     leaves[2]()
@@ -32,7 +34,7 @@ async def test_no_more_calls_are_opened_at_once_than_there_are_slots_and_the_fir
 async def test_a_call_whose_provider_does_not_answer_frees_its_slot() -> None:
     openings = Openings(slots=1, longest=0.0)
     leave = await openings.enter()
-    following = await openings.enter()  # it does not wait for ever
+    following = await openings.enter()  # after `longest` seconds, a call enters without a free slot
     leave()
     following()
 

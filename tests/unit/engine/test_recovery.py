@@ -1,4 +1,4 @@
-"""The monitor of a replica: its own lease, and the judgement of its peers."""
+"""The monitor of a replica renews the replica's own lease and judges its peers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ ADA, BEN = UUID(int=1), UUID(int=2)
 
 
 class Rows:
-    """Stands in for the queue and for the stored open text."""
+    """Replaces the queue and the storage of open text."""
 
     def __init__(self) -> None:
         self.peers_now: list[Peer] = []
@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Monitored(ReplicaMonitor):
-    """A monitor with recorded signals."""
+    """A monitor that records the signals it sends."""
 
     def __init__(self, rows: Rows) -> None:
         self.signals, self.sent = Signals(), list[str]()
@@ -88,7 +88,7 @@ async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(cl
     rows, found = Rows(), list[bool]()
     monitor = Monitored(rows)
     await monitor.start()
-    found.append(monitor.is_alone)  # the first check may be older than the row of another starting replica
+    found.append(monitor.is_alone)  # this check may be older than the row of another replica that is starting
     await monitor.look()
     found.append(monitor.is_alone)
     monitor.signals.notified.send("queued")
@@ -107,7 +107,7 @@ async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(cl
 
 
 async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know_of_it(clock: Clock) -> None:
-    """Until then another replica may consider itself alone, and notify nobody."""
+    """Until the second look, another replica may consider itself alone, and send no notifications."""
     rows = Rows()
     monitor = Monitored(rows)
     await monitor.start()

@@ -1,4 +1,4 @@
-"""The gate of tool calls: every decision, from rows that are made for it."""
+"""The gate of tool calls: each decision is tested with rows that lead to this decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

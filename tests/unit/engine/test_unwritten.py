@@ -1,4 +1,4 @@
-"""The last text of a reply: kept for the seal, and written separately if there is no seal."""
+"""The last text of a reply is kept until the seal writes it, or is written separately if the round is not sealed."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ BLOCK = Block(0, 1, 1, "text", "There.")
 
 
 class Rows:
-    """Records the writes. A write waits for its permission."""
+    """Records the writes. A write waits until `go` is set."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -75,7 +75,9 @@ async def test_a_late_write_that_fails_fails_the_reply(monkeypatch: pytest.Monke
 
 
 async def test_a_write_that_has_not_begun_is_done_though_the_reply_that_waits_for_it_is_cancelled() -> None:
-    """After a hold of the event loop, the block and the time limit of the provider may be due in the same iteration."""
+    """If the event loop was blocked, the write of the block and the time limit of the provider may be due in the same
+    iteration.
+    """
     rows = Rows()
     rows.go.set()
     last = Unwritten(rows.write)

@@ -1,4 +1,4 @@
-"""Paths kept warm: which are found, which make room, and when they go."""
+"""The cache of warm paths: which paths a turn finds, which paths are evicted for others, and when paths expire."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from turnstream.engine.warm_paths import WarmPaths
 from turnstream.kit.ids import new_id
 from turnstream.llm.conversation.messages import KnownEntries
 
-TURN = 3000 + 59  # bytes, about, of each turn below, with a text of ten characters
+TURN = 3000 + 59  # approximate bytes of each turn below, whose text has ten characters
 
 
 def path_of(turns: int, before: Sequence[Turn] = ()) -> list[Turn]:

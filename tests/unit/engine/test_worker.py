@@ -1,4 +1,4 @@
-"""The times of new runs of a turn after failed runs."""
+"""The time of the next run of a turn after its earlier runs have failed."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Output written by a thread, which never blocks and never fails its callers."""
+"""A thread writes the output, so a write never blocks its caller and never raises an error."""
 
 import fcntl
 import io
@@ -34,7 +34,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         for end in ends:
             try:
                 os.close(end)
-            except OSError:  # the test has closed it
+            except OSError:  # the test has already closed this end
                 continue
 
 

@@ -1,4 +1,4 @@
-"""Pauses between tries."""
+"""Pauses between retries."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_chance_takes_half_of_it_at_most(pause: float) -> None:
 
 
 def test_the_server_has_no_other_back_off() -> None:
-    """A power within `min` is a pause that grows up to its longest."""
+    """A pause that grows up to a maximum is written as a power inside of `min`, so the test searches for this form."""
     modules = [*(Path(__file__).parents[3] / "app/turnstream").rglob("*.py")]
     own = [path.name for path in modules if re.search(r"\bmin\([^\n]*\*\* ?[\w(]", path.read_text(encoding="utf-8"))]
     assert own == ["backoff.py"]

@@ -27,14 +27,15 @@ def test_a_slow_answer_that_agrees_does_not_move_it() -> None:
     at = datetime.now(UTC) + HOUR
     clock.learn(at, asked, asked)
     learned = clock.seconds() - monotonic()
-    clock.learn(at + timedelta(seconds=3), asked, asked + 30)  # it was read 3 s after it was asked for
+    # The read took 30 s and began at `asked`, so Postgres may have read its clock 3 s after `asked`.
+    clock.learn(at + timedelta(seconds=3), asked, asked + 30)
     assert clock.seconds() - monotonic() == pytest.approx(learned, abs=0.01)
 
 
 def test_a_time_that_the_clock_has_shown_twice_is_in_no_order() -> None:
     clock, noon = DatabaseClock(), datetime(2026, 1, 1, 12, tzinfo=UTC)
     minutes = [noon + timedelta(minutes=each) for each in range(60)]
-    clock.learn_steps([(minutes[10], minutes[20]), (minutes[15], minutes[30])])  # it was set back twice
+    clock.learn_steps([(minutes[10], minutes[20]), (minutes[15], minutes[30])])  # the clock was set back twice
     assert [clock.in_order(minutes[each]) for each in (0, 10, 12, 17, 25, 30, 59)] == [
         minutes[each] for each in (0, 10, 10, 10, 10, 30, 59)
     ]

@@ -1,4 +1,4 @@
-"""Requests within the abilities of their model."""
+"""A request is limited to the abilities of its model."""
 
 import pytest
 

@@ -138,7 +138,7 @@ def test_a_second_message_start_interrupts_the_open_blocks_of_the_first_message(
     assert block(acc.feed([MessageStarted({})])).interrupted
 
 
-# --- endings -------------------------------------------------------------------------------------------------
+# --- how a stream ends ---------------------------------------------------------------------------------------
 
 
 def test_interrupt_closes_open_blocks_in_order_and_keeps_complete_ones() -> None:
@@ -279,12 +279,12 @@ def test_resume_data_is_merged_and_the_latest_value_wins() -> None:
     assert json.loads(acc.data or "") == {"container": {"id": "b"}, "n": 1}
 
 
-# --- for every stream ----------------------------------------------------------------------------------------
+# --- properties of every stream ------------------------------------------------------------------------------
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Part]:
-    """Blocks of any kind, overlapping or not, closed or not, with stray parts in between."""
+    """Generates blocks of any kind, which may overlap or stay open, with stray parts between them."""
     parts: list[Part] = [MessageStarted({})]
     for _ in range(draw(st.integers(0, 25))):
         key = draw(st.integers(0, 3))

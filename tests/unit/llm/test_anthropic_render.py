@@ -187,7 +187,7 @@ def test_a_container_is_used_again(resume_data: str | None, params: dict[str, An
 
 
 def marked(sent: dict[str, Any]) -> list[Any]:
-    """The path to everything that carries a mark."""
+    """Returns the places that carry a cache mark: `tools`, `system`, or the numbers of a message and of its block."""
     found: list[Any] = [
         name for name in ("tools", "system") for thing in sent.get(name, ()) if "cache_control" in thing
     ]
@@ -217,7 +217,9 @@ def test_marks_are_of_an_hour_if_the_model_says_so() -> None:
 
 
 def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
-    """The prices of the documentation: a cached token saves 1.15, a written token costs 0.75 more."""
+    """By the documented prices, a cache that lasts an hour saves 1.15 for each cached token, and costs 0.75 more for
+    each written token.
+    """
 
     def pays(*requests: tuple[float, int]) -> bool:
         past = [
@@ -234,13 +236,15 @@ def test_marks_of_automatic_length_follow_the_rhythm_of_the_path() -> None:
 
     assert not pays()
     assert not pays((0, 10_000))
-    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # calls of tools: each follows soon after the previous
-    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # a person reads for twenty minutes
-    assert not pays((0, 10_000), (90, 11_000))  # both have forgotten it
-    assert not pays((0, 10_000), (20, 10_500), (21, 40_000))  # writing costs more than the pause saves
+    assert not pays((0, 10_000), (1, 11_000), (2, 12_000))  # Calls of tools, each soon after the previous call.
+    assert pays((0, 10_000), (1, 11_000), (21, 12_000))  # The user reads for twenty minutes.
+    assert not pays((0, 10_000), (90, 11_000))  # After 90 minutes, a cache entry of either length has expired.
+    # Writing the long path costs more than the cached tokens save.
+    assert not pays((0, 10_000), (20, 10_500), (21, 40_000))
     slow = [(20.0 * number, 10_000) for number in range(10)]
     assert pays(*slow)
-    assert not pays(*slow, *((200.0 + number, 10_000 + 500 * number) for number in range(30)))  # the last ones count
+    # only the last requests count
+    assert not pays(*slow, *((200.0 + number, 10_000 + 500 * number) for number in range(30)))
 
 
 def test_rounds_without_a_time_have_no_rhythm() -> None:
@@ -287,7 +291,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def test_all_documents_of_a_request_are_cited_or_none_is() -> None:
-    """The provider refuses a mixture, and a member that it does not know."""
+    """The provider refuses a request in which only some documents have citations, and members that it does not know."""
     source = {"type": "text", "media_type": "text/plain", "data": "Words."}
     plain = {"type": "document", "source": source}
     first, second = (
@@ -313,7 +317,7 @@ def test_all_documents_of_a_request_are_cited_or_none_is() -> None:
 
 
 def test_an_error_with_files_is_one_in_words() -> None:
-    """The API refuses the mark: all content of an error must be text."""
+    """The API refuses `is_error` for a result with files, because all content of an error must be text."""
     broke = result("a", "it broke", is_error=True, data=layout_of(["it broke", IMAGE]))
     said = [{"type": "text", "text": "The tool failed:"}, {"type": "text", "text": "it broke"}, IMAGE]
     assert json.loads(render_block(broke)) == {"type": "tool_result", "tool_use_id": "a", "content": said}

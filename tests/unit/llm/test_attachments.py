@@ -1,4 +1,4 @@
-"""Images and documents, from rows to requests."""
+"""Images and documents: from the stored rows to the requests of each provider."""
 
 import json
 from collections.abc import Mapping

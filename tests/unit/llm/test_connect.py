@@ -1,4 +1,4 @@
-"""Clients for the providers of the registry."""
+"""Clients for the providers in the registry."""
 
 import asyncio
 import threading
@@ -57,8 +57,8 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
         OnDemand(replace(spec, api=replace(spec.api, connect=Made, module=None))),
         ModelRequest("claude-sonnet-5-5", ()),
     )
-    await provider.aclose()  # nothing to close yet
-    async with kept_open(provider):  # nothing to keep either
+    await provider.aclose()  # There is no client to close yet.
+    async with kept_open(provider):  # There is no connection to keep yet.
         assert made == []
     first = await asyncio.gather(*(_read(provider, request) for _ in range(2)))
     assert [*first, await _read(provider, request)] == [[[MessageEnded()]]] * 3

@@ -1,4 +1,4 @@
-"""Failures in every shape: their types, and whether a retry can help."""
+"""Failures of a provider in each of their forms: the type of the error, and whether a retry can help."""
 
 import json
 import socket
@@ -150,13 +150,13 @@ ANTHROPIC = {"type": "error", "error": {"type": "invalid_request_error", "messag
 
 
 def wrapped(raw: object, code: int = 400, provider: str | None = "Anthropic") -> dict[str, Any]:
-    """An error in the form of OpenRouter."""
+    """Returns an error in the form that OpenRouter uses."""
     metadata = {"raw": raw if isinstance(raw, str) else json.dumps(raw), "provider_name": provider}
     return {"error": {"message": "Provider returned error", "code": code, "metadata": metadata}, "user_id": "u"}
 
 
 def in_words(failure: object, code: str = "400") -> dict[str, Any]:
-    """An error in the form of LiteLLM."""
+    """Returns an error in the form that LiteLLM uses."""
     bytes_of_python = json.dumps(failure).replace("'", "\\'")
     words = (
         f"litellm.BadRequestError: AnthropicException - b'{bytes_of_python}'. Received Model Group=m\nFallbacks=None"
@@ -343,7 +343,7 @@ REQUEST = httpx2.Request("POST", "http://internal.example/v1")
 
 
 def because(error: Exception, *causes: BaseException) -> Exception:
-    """The error with the exceptions that led to it, as `raise … from` leaves them."""
+    """Chains the exceptions to the error as its causes, as `raise … from` does."""
     inner: BaseException = error
     for cause in causes:
         inner.__cause__ = cause
@@ -421,12 +421,12 @@ def test_an_endless_chain_of_causes_is_followed_for_a_while() -> None:
 
 
 def test_every_exception_of_the_http_client_has_a_sentence() -> None:
-    """No exception reaches the last sentence, which names no cause."""
+    """No exception falls through to the last sentence, which names no cause."""
     kinds = [
         kind for kind in vars(httpx2).values() if isinstance(kind, type) and issubclass(kind, httpx2.TransportError)
     ]
     assert len(kinds) > 10
-    kinds.remove(httpx2.SSEError)  # of a reader of events that is not used here
+    kinds.remove(httpx2.SSEError)  # this exception belongs to a reader of events that the server does not use
     for kind in kinds:
         if kind not in {httpx2.TransportError, httpx2.NetworkError}:
             assert "failed" not in connection_error(sdk(kind("x"))).message, kind

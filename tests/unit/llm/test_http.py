@@ -1,4 +1,4 @@
-"""How an answer is read to its end, piece by piece as the network gives them."""
+"""Reads an answer to its end, in the pieces that the network delivers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ LOST = httpx2.ReadError("lost")
 
 
 class Silence:
-    """The server sends nothing more, and keeps the connection open."""
+    """Stands for a server that sends nothing more but keeps the connection open."""
 
 
 class NoClient:
@@ -29,7 +29,7 @@ class NoClient:
 
 
 class Canned(Adapter):
-    """Has one answer."""
+    """Returns the same response for each request."""
 
     def __init__(self, response: ModelResponse, wire: Wire) -> None:
         super().__init__(NoClient(), max_event_bytes=1000)
@@ -43,7 +43,7 @@ class Canned(Adapter):
 async def read_all(
     *pieces: bytes | Exception | Silence, kind: str = "text/event-stream"
 ) -> tuple[list[Part], ChatWire, int]:
-    """The parts, the wire at the end, and how many pieces were read."""
+    """Returns the parts, the wire after the last piece, and the number of pieces that were read."""
     read, rest = 0, iter(pieces)
 
     async def read_piece() -> bytes:
@@ -116,7 +116,7 @@ async def test_an_event_without_end_is_not_read_on(before: list[bytes], kind: st
 
 
 async def test_others_get_their_turn_while_a_long_read_is_parsed() -> None:
-    """A read of a busy server has thousands of deltas."""
+    """One read from a busy server may contain thousands of deltas."""
     turns = 0
 
     async def other() -> None:

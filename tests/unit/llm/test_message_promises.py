@@ -1,4 +1,4 @@
-"""The two promises of messages.py, for every path that hypothesis can think of."""
+"""Checks the two promises of messages.py on paths that hypothesis generates."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -136,7 +136,7 @@ def any_path(draw: st.DrawFn) -> list[Turn]:
 
 @st.composite
 def forked(draw: st.DrawFn, paths: st.SearchStrategy[list[Turn]]) -> list[Turn]:
-    """A path that continues after a copy of its last turn, cut after any block."""
+    """Generates a path that continues after a copy of its last turn, which is cut after any block."""
     *before, last = draw(paths)
     blocks = tuple(replace(block, index=index) for index, block in enumerate(last.blocks))
     index = draw(st.sampled_from([None, *range(len(blocks))]))
@@ -154,7 +154,9 @@ def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path:
 
 
 def begun_by_the_client(path: list[Turn]) -> bool:
-    """Whether the running turn continues the text before it: behind a message without blocks."""
+    """Returns whether the running turn continues text from the client: an answer, followed by a user turn without
+    blocks.
+    """
     before = path[-3:-1]
     return [turn.role for turn in before] == ["assistant", "user"] and not before[1].blocks
 
@@ -178,14 +180,16 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 class Chat:
-    """A chat as the engine runs it: its rows decide, and a model, tools, crashes and a user play with it."""
+    """Simulates a chat as the engine runs it: each step is decided from the rows, while a model, tools, crashes and a
+    user act.
+    """
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
         self.path: list[Turn] = []
         self.requests: list[Said] = []
         self.known = KnownEntries()
-        self.shorter: list[int] = []  # the requests after a shortening of earlier content
+        self.shorter: list[int] = []  # the numbers of the requests before which earlier content was shortened
         self.results = WORDS.map(alone) | PARTS
         self.ids = iter(range(10_000))
         self.steers = 4
@@ -213,7 +217,7 @@ class Chat:
                     raise AssertionError(f"nobody was asked: {step}")
 
     def step(self) -> Step:
-        """Before it, the user may say something."""
+        """Lets the user send a steer, if the draw decides so, and then returns the next step."""
         if self.steers and self.draw(st.sampled_from([False, False, False, True])):
             self.steers -= 1
             steer = Steer(new_id(), (text(self.draw(WORDS)),))
@@ -232,7 +236,7 @@ class Chat:
         self.change([block], [*self.turn.rounds, made], self.turn.recoveries)
 
     def take_in(self, steers: Sequence[Steer]) -> None:
-        """Applies steers like the recorder."""
+        """Applies steers as the recorder does."""
         round, blocks = open_round_number(self.turn) - 1, [block for steer in steers for block in steer.blocks]
         self.change([replace(block, round=round, type=USER_TEXT) for block in blocks], recoveries=self.turn.recoveries)
         self.path[-1] = replace(self.turn, steers=())
@@ -251,7 +255,7 @@ class Chat:
         )
 
     def call_model(self, step: CallModel) -> bool:
-        """False when the turn ended in it."""
+        """Makes a model call. Returns False if the turn ended with the call."""
         messages = build_messages(self.path, may_use_tools=step.tools)
         assert build_messages(self.path, may_use_tools=step.tools, known=self.known) == messages
         self.requests.append(flattened(messages))
@@ -288,8 +292,8 @@ class Chat:
         return True
 
     def reply(self, number: int) -> list[Block]:
-        """A legal reply of a model: the answer of a server tool after a pause comes first. A running program calls
-        tools again, or ends.
+        """Generates a legal reply of a model. After a pause, the reply begins with the results of the server tools. A
+        running program calls tools again, or ends.
         """
         blocks: list[Block] = []
         for at_work in server_calls_at_work(self.requests[-1], "code_execution"):
@@ -331,13 +335,13 @@ class Chat:
         return "tool_use" if any(block.is_call for block in blocks) else "end_turn"
 
     def cut(self, blocks: list[Block]) -> list[Block]:
-        """The reply up to a point in the middle of one of its blocks."""
+        """Cuts the reply in the middle of one of its blocks."""
         whole = self.draw(st.integers(0, len(blocks)))
         rest = [replace(block, interrupted=True, data=None) for block in blocks[whole : whole + 1]]
         return [*blocks[:whole], *rest]
 
     def run_tools(self, calls: Sequence[Block]) -> None:
-        """All asks, or only the first ones: the rest is asked again after the crash."""
+        """Adds the results of all calls, or only of the first calls, as if a crash had interrupted the others."""
         settled = self.draw(st.integers(1, len(calls)))
         answers = [
             returned(b.tool_use_id or "", self.draw(self.results), round=b.round, is_error=self.draw(st.booleans()))
@@ -347,7 +351,7 @@ class Chat:
 
 
 class LongChat(Chat):
-    """A chat with requests that the provider accepts."""
+    """Asserts in each call that the provider would accept the request."""
 
     def call_model(self, step: CallModel) -> bool:
         sealed = [round for round in self.turn.rounds if round.sealed]
@@ -357,7 +361,7 @@ class LongChat(Chat):
         return super().call_model(step)
 
     def reply(self, number: int) -> list[Block]:
-        """Most replies call tools."""
+        """Makes most replies call tools."""
         more = self.one("call") if self.draw(st.sampled_from([True, True, False])) else []
         return [*super().reply(number), *(replace(block, round=number) for block in more)]
 
@@ -421,7 +425,9 @@ def test_a_chat_that_becomes_too_long_gives_valid_requests_with_a_new_prefix_onl
 
 
 def server_calls_at_work(request: Said, name: str) -> list[str]:
-    """The ids of calls without a result in the request: the provider continues these."""
+    """Returns the ids of the calls that have no result in the request, because the provider still continues these
+    calls.
+    """
     blocks = [json.loads(block) for _, block in request]
     answered = {block.get("tool_use_id") for block in blocks if block["type"] == f"{name}_tool_result"}
     return [block["id"] for block in blocks if block.get("name") == name and block["id"] not in answered]
@@ -431,7 +437,9 @@ STAND_INS = [("user", render_block(text(stand_in))) for stand_in in (GO_ON, GIVE
 
 
 def without_stand_in(request: Said, later: Said) -> Said:
-    """Another exception: our prompt to continue, if that call failed and the user has sent a message since."""
+    """Removes our prompt to continue, which later requests omit if the call failed and the user has sent a message
+    since.
+    """
     spoken = request[-1] in STAND_INS and later[: len(request)] != request
     return request[:-1] if spoken else request
 
@@ -440,8 +448,8 @@ BLANK = b'{"type":"text","text":" \\n"}'
 
 
 def without_abandoned(request: Said, later: Said) -> Said:
-    """The stated exception: a server tool that was at work when its turn ended with the calls that it made, and
-    thinking and blanks before it.
+    """Removes what later requests may omit by the documented exception: a server tool that was still running when its
+    turn ended, the calls that it made, and the thinking and blanks before it.
     """
     blocks = [(pair, json.loads(pair[1])) for pair in request]
     answered = {block["tool_use_id"] for _, block in blocks if block["type"].endswith("_tool_result")}

@@ -46,7 +46,7 @@ QUESTION = user(text("Hello?"))
 
 
 def sent(*path: Turn) -> list[tuple[str, list[str]]]:
-    """The messages in short form: texts, or the type of a block and its id."""
+    """Returns the messages in short form: a text as it is, and another block as its type and its id."""
     messages = build_messages(path)
     return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
 
@@ -58,7 +58,7 @@ def _short(block: Block) -> str:
 
 
 def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[tuple[str, list[str]]]:
-    """The last message of the user's side after `rounds` of a running turn."""
+    """Returns the messages after the question, if the running turn has these rounds."""
     question, *rest = sent(QUESTION, assistant(*rounds, stops=stops))
     assert question == ("user", ["Hello?"])
     return rest
@@ -345,7 +345,7 @@ def test_a_program_is_over_when_the_user_speaks_or_its_reply_was_cut() -> None:
 
 
 def test_a_stopped_program_is_sent_as_text_behind_its_last_sent_round() -> None:
-    """The turn also made a call in a later, voided round, which requests omit."""
+    """The turn also made a call in a later round. That round was voided, so requests omit it."""
     rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
     assert after_question(*rounds, stops=["cancelled", VOIDED]) == [
         ("assistant", ["I compute."]),
@@ -589,7 +589,7 @@ EARLIER = [
 
 
 def later(mode: EarlierResults, *rounds: Sequence[Block], **request: Any) -> list[Turn]:
-    """An answer with tools, and the next turn."""
+    """Returns a path: an earlier answer with tool calls, and the next turn with these rounds."""
     earlier = assistant(*EARLIER, stops=["tool_use", "tool_use", "end_turn"], request=asked_with(mode))
     return [QUESTION, earlier, user(text("And?")), assistant(*rounds, request=asked_with(mode, **request))]
 

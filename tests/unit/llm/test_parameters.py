@@ -1,4 +1,6 @@
-"""The tables of model parameters: accepted values, refusals of models, and parameters that an operator allows."""
+"""The tables of model parameters: accepted values, models that refuse a parameter, and parameters that an operator
+allows.
+"""
 
 import typing
 from typing import Any
@@ -17,7 +19,7 @@ from turnstream.llm.parameters import AllowedParams, Parameter
 
 Json = dict[str, Any]
 EVERY = [(api, parameter) for api, table in TABLES.items() for parameter in table]
-# Names of parameters in turns that differ from the names of the API.
+# Parameters whose name in a turn differs from their name in the provider's API.
 TRANSLATED = {"max_tokens", "output_config", "stop_sequences", "thinking", "reasoning_effort", "verbosity"}
 NOT_OPENAIS = {"chat_template_kwargs", "min_p", "provider", "reasoning", "repetition_penalty", "top_k"}
 

@@ -1,4 +1,6 @@
-"""Compaction by the provider: the edits that are requested, and when its blocks are sent."""
+"""Compaction by the provider: the edits that a request asks for, and the requests that send the provider's summary
+back.
+"""
 
 import json
 from dataclasses import replace
@@ -122,7 +124,7 @@ def test_a_compaction_in_a_request_needs_its_beta() -> None:
 
 
 def test_enabled_thinking_stays_behind_a_compaction() -> None:
-    """A round of calls must begin with a thought; a compaction may stand before it."""
+    """A round with calls must begin with a thought, but a compaction may precede the thought."""
     turn = assistant([COMPACTED_THERE, thinking("Hm."), call("a")], stops=["tool_use"], request=request_with(*BOTH))
     turn = replace(turn, blocks=(*turn.blocks, result("a", index=3)))
     params = {"thinking": {"type": "enabled", "budget_tokens": 2_000}}

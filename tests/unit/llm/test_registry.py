@@ -1,4 +1,4 @@
-"""The file of models, and the operator's beside it."""
+"""The registry of models: the shipped file, and the operator's own file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The seam: a reply that continues a cut-off text is passed on without the repeated part."""
+"""The seam removes repeated text from a reply that continues an interrupted text."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ ROWS = ROW * 4
 
 
 def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
-    """The final text of a reader, for a reply in these pieces."""
+    """Returns the text that a reader has at the end, if the reply arrives in these pieces."""
     seam = Seam(stands, earlier)
     first, *rest = pieces
     parts: list[Part] = [BlockOpened(0, "text", text=first), *(BlockText(0, piece) for piece in rest), BlockClosed(0)]
@@ -39,56 +39,56 @@ def joined(stands: str, pieces: Sequence[str], earlier: str = "") -> str:
 @pytest.mark.parametrize(
     ("stands", "reply", "whole"),
     [
-        # exactly at the end
+        # the reply continues exactly at the end
         ("The quick bro", "wn fox", "The quick brown fox"),
         ("The quick brown", " fox", "The quick brown fox"),
         ("Half a sentence", " There.", "Half a sentence There."),
-        # the last word, whole or cut
+        # the reply repeats the last word, which was complete or interrupted
         ("The quick bro", "brown fox", "The quick brown fox"),
         ("The quick brown", "brown fox", "The quick brown fox"),
         ("The quick brown ", "brown fox", "The quick brown fox"),
-        # the last words, with other white space
+        # the reply repeats the last words with other white space
         ("It was the best\nof times, it", "best of times, it was", "It was the best\nof times, it was"),
         ("It was the best of times, it", "\n\nof times, it was", "It was the best of times, it was"),
         ("one\n\ntwo\n", "two\nthree", "one\n\ntwo\nthree"),
-        # the last words, from the middle of their first word
+        # the reply repeats the last words from the middle of their first word
         ("word w283 w284 w285", "3 w284 w285 w286", "word w283 w284 w285 w286"),
         ("word w283 w284 w285", "85 w286", "word w283 w284 w28585 w286"),
         ("the year 1000000000000000", "00000000000000 more", "the year 100000000000000000000000000000 more"),
-        # a longer word, which begins as the last one does
+        # the reply begins with a longer word that starts like the last word
         ("0.0.0 ", "0.0.1 0.0.2", "0.0.0 0.0.1 0.0.2"),
         ("see 1.1", " 1.1.2 and", "see 1.1 1.1.2 and"),
         ("see 1.1", "1.1.2 and", "see 1.1.2 and"),
         ("as of version 1.1 ", "version 1.1 there", "as of version 1.1 there"),
-        # the last sentence
+        # the reply repeats the last sentence
         ("No. It was the wors", "It was the worst of times.", "No. It was the worst of times."),
-        # the whole text again
+        # the reply repeats the whole text, and continues
         ("Once upon a ti", "Once upon a time", "Once upon a time"),
         (LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
-        # a text of equal parts continues with these: none may be lost
+        # A text of equal parts continues with more of these parts: the seam must not remove any.
         (ROWS, ROWS + "| storm | north |", ROWS * 2 + "| storm | north |"),
         (f"Winds:\n{ROWS}| calm", f" | no wind |\n{ROWS}", f"Winds:\n{ROWS}| calm | no wind |\n{ROWS}"),
         (ROWS, "| calm | no wind |", ROWS + "| calm | no wind |"),
         ("1, 0, 0, 0, 0, 0, 0, 0, 0", ", 0, 0, 0, 0, 0, 0, 0, 2", "1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2"),
-        # the same if only its first part was whole, and the reply has all others
+        # the same, if only the first part of the text is complete, and the reply has all other parts
         (ROW, ROW * 8, ROW * 9),
         (f"{ROW}| calm", f" | no wind |\n{ROW * 7}", ROW * 9),
-        # words that stand twice are taken as new, too
+        # a reply that begins with words that the text already has twice is new text
         (
             "Press the red button. Wait. Press the red button.",
             " Press the red button. Go.",
             "Press the red button. Wait. Press the red button. Press the red button. Go.",
         ),
-        # the whole text again, and nothing else
+        # the reply only repeats the whole text
         ("That is all.", "That is all.", "That is all."),
-        # a new beginning, then different: the whole text stays
+        # the reply begins like the text, but then differs: all of the reply is new text
         ("Once upon a time", "Once upon a hill", "Once upon a timeOnce upon a hill"),
-        # by chance
+        # the reply begins like the end of the text by chance
         ("a very", " very good", "a very very good"),
         ("Option A", "And so on", "Option AAnd so on"),
         ("1", "1.5", "11.5"),
         ("It costs 120", "120 euros", "It costs 120 euros"),
-        # scripts without spaces
+        # scripts without spaces between words
         ("今天天气", "天气很好", "今天天气很好"),
         ("我说天", "天气", "我说天天气"),
     ],
@@ -102,16 +102,16 @@ def test_both_texts_read_as_one(stands: str, reply: str, whole: str, size: int) 
 @pytest.mark.parametrize(
     ("earlier", "stands", "reply", "whole"),
     [
-        # words from both sides of a call
+        # the reply repeats words from both sides of a call
         ("a b", "c ", "a b c d", "c d"),
         ("I look at the map. The tide", "turns", "The tide turns at six.", "turns at six."),
-        # a part of a word from before the call does not begin a repetition
+        # a repetition from before the call must begin with a whole word
         ("The tide", "turns", "ide turns at six.", "turnside turns at six."),
-        # the whole answer again
+        # the reply repeats the whole answer
         (LONG, "Ebb", LONG + "Ebb is at noon.", "Ebb is at noon."),
-        # the cut text alone, however far back it begins
+        # the reply repeats only the text after the call, whatever its length
         ("Let me see.", LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
-        # words from before the call that do not reach the end of the cut text
+        # the reply repeats words from before the call, but not up to the end of the interrupted text
         ("a b", "c ", "a b d", "c a b d"),
         ("The tide", "turns", "The tide rises.", "turnsThe tide rises."),
     ],

@@ -1,4 +1,4 @@
-"""Shortened results in requests, and the thoughts behind them."""
+"""Requests with shortened results, and the thoughts that follow these results."""
 
 from collections.abc import Sequence
 from dataclasses import replace

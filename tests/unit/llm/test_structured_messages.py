@@ -1,4 +1,4 @@
-"""Messages after an output that a model wrote as text."""
+"""The messages that follow an output that a model wrote as text."""
 
 from dataclasses import replace
 

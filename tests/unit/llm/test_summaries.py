@@ -1,4 +1,4 @@
-"""Answers to the summary prompt."""
+"""Answers to the prompt for a summary."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence

@@ -1,4 +1,4 @@
-"""Requests for a summary: the turns with long results cut, and the prompt."""
+"""A request for a summary contains the turns, in which long results are truncated, and the prompt."""
 
 from dataclasses import replace
 from uuid import UUID

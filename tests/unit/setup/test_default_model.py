@@ -1,4 +1,4 @@
-"""The model of a turn that names none."""
+"""The model of a turn whose request names no model."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ def test_the_order_of_providers_decides_and_not_the_names_of_extensions(tmp_path
     assert default_model(settings(openai_api_key="sk-secret", models_file=file)) == "of-openai"
     assert default_model(settings(gemini_api_key="sk-secret", models_file=file)).startswith("gemini-")
     assert default_model(settings(models_file=file)) == "of-zeta"
-    assert default_model(settings(**keys)).startswith("gemini-")  # no model of OpenAI is listed without a file
+    # without a file of models, no model of OpenAI is listed
+    assert default_model(settings(**keys)).startswith("gemini-")
     assert default_model(settings(**keys, anthropic_api_key="sk-secret", models_file=file)) == "claude-sonnet-5-5"
 
 

@@ -1,4 +1,4 @@
-"""The toolset that an embedding program gives."""
+"""The toolset that an embedding program passes to the server."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -22,17 +22,18 @@ async def judge(*_: Any) -> str:
 async def test_outputs_that_are_given_beside_a_toolset_are_added_to_its_own() -> None:
     own = Toolset([], outputs=Outputs({"own": judge}, {"own": judge}))
     given = Given(toolset=own, outputs=Outputs({"more": judge}))
-    nothing: Any = None  # a toolset that is given needs no database
+    nothing: Any = None  # a toolset that the program passes needs no database
     async with AsyncExitStack() as stack:
         opened = await opened_toolset(Settings(_env_file=None), given, (), nothing, stack)
         assert opened.outputs.validators.keys() == {"own", "more"}
         assert opened.outputs.handlers.keys() == {"own"}
-        assert own.outputs.validators.keys() == {"own"}  # it may be given to another server
+        # the given toolset is unchanged, because the program may pass it to another server
+        assert own.outputs.validators.keys() == {"own"}
         alone = await opened_toolset(Settings(_env_file=None), Given(toolset=own), (), nothing, stack)
         assert alone.outputs.validators.keys() == {"own"}
 
 
-# A value of each policy that an extension carries out.
+# An example value of each policy that an extension carries out.
 VALUES = {"background": True, "cache_seconds": 60, "summarise": Summarise(above=100)}
 CARRIED_OUT = [(each, name) for each in installed().values() for name in each.tool_policies]
 

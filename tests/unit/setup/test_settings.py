@@ -1,4 +1,4 @@
-"""Settings as they are read from the environment and from a file `.env`."""
+"""Settings, as they are read from the environment and from a file `.env`."""
 
 import re
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_the_variables_of_benchmarks_examples_and_deployments_are_settings() -> 
 
 
 def wrong_values(field: FieldInfo) -> Iterator[tuple[str, str]]:
-    """Texts that are no value of the setting, each with the requirement that the error must name."""
+    """Yields texts that are invalid for the setting, each with the requirement that the error must name."""
     kinds = {each for kind in (field.annotation, *get_args(field.annotation)) for each in (kind, get_origin(kind))}
     if bool in kinds:
         yield "perhaps", "true or false"
@@ -122,7 +122,7 @@ SECTIONS: list[type[Section]] = [Settings, *sections()]
 CODE = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py")))
 
 
-OF_A_PROVIDER = re.compile(r"\w+_(api_key|base_url)")  # read by the name of the provider
+OF_A_PROVIDER = re.compile(r"\w+_(api_key|base_url)")  # settings that are read by the name of their provider
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -145,7 +145,7 @@ def test_a_wrong_value_is_refused_in_a_sentence_with_the_setting_and_the_correct
 ) -> None:
     sentence = rf"^{variables(section)[name]} must (be|match) {re.escape(wanted)}\.$"
     given: dict[str, Any] = {name: value}
-    with pytest.raises(ConfigError, match=sentence):  # of a program
+    with pytest.raises(ConfigError, match=sentence):  # a program passes the value
         section(_env_file=None, **given)
     monkeypatch.setenv(variables(section)[name], value)
     with pytest.raises(ConfigError, match=sentence):

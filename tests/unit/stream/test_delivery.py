@@ -38,7 +38,7 @@ class Sink:
         self.written.append(data)
 
     def take(self) -> list[list[Event | Notice]]:
-        """The events of each write since the last look."""
+        """Returns the events of each write since the last call of `take`."""
         written, self.written = self.written, []
         return [[event for event, _ in decode(data)] for data in written]
 
@@ -48,7 +48,7 @@ Reading = tuple[Sink, Delivery, asyncio.Task[None]]
 
 @dataclass
 class Stage:
-    """Views of turns that are written here, and one pass over all of their readers."""
+    """Holds the views that a test writes, and the `Deliveries` that send their events to all readers."""
 
     directory: Directory = field(default_factory=Directory)
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -61,7 +61,7 @@ class Stage:
         load: Callable[[], Awaitable[Turn]] = _never,
         encode: Encode = encode,
     ) -> AsyncIterator[Reading]:
-        """A reader that has received everything so far."""
+        """Starts a reader, which has received everything so far."""
         sink = sink or Sink()
         delivering = Delivery(self.deliveries, TurnReader(self.directory, view, load, START, encode, shares=True), sink)
         task = asyncio.create_task(delivering.run())
@@ -152,7 +152,7 @@ async def test_a_pass_is_bounded_and_the_rest_comes_in_the_next_one(monkeypatch:
 
 @asynccontextmanager
 async def _crowd(stage: Stage, view: LiveView, count: int, **options: Any) -> AsyncIterator[list[Reading]]:
-    """Several readers of one view, which have its content."""
+    """Starts several readers of the view. Each reader has already received the view's content."""
     async with AsyncExitStack() as stack:
         stack.enter_context(stage.directory.host(view, "ada"))
         readings = [await stack.enter_async_context(stage.reading(view, **options)) for _ in range(count)]
@@ -197,7 +197,7 @@ async def test_a_sink_of_many_that_is_not_writable_leaves_the_crowd_and_comes_ba
         await _passes()
         assert sink.take() == [[BlockDelta(0, 4, "!")]]
         assert delivering.crowd is not None
-        delivering.wake()  # a sink may become writable before the crowd has found that it was not
+        delivering.wake()  # The sink may become writable again before the crowd notices that it was not writable.
         await _passes()
         assert sink.take() == []
 

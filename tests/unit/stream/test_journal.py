@@ -1,4 +1,4 @@
-"""The text read from the journal, for any order of its pieces."""
+"""The text that is read from the journal, for any order of the journal's pieces."""
 
 import itertools
 
@@ -61,7 +61,7 @@ def test_the_rest_of_a_text_overlaps_the_known_part() -> None:
 
 @given(st.text(min_size=1), st.data())
 def test_a_restarted_journal_keeps_the_longest_text(whole: str, data: st.DataObject) -> None:
-    """After a flush that failed all is written again, in other pieces than before; the old ones may still be there."""
+    """After a failed flush, the journal writes the text again in other pieces. The earlier pieces may still exist."""
     cuts = st.lists(st.integers(0, len(whole)), max_size=5).map(sorted)
     pieces: list[JournalEntry] = []
     reached = 0

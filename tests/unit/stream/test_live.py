@@ -128,7 +128,7 @@ def test_new_asks_of_a_round_keep_earlier_ones() -> None:
     assert view.marks == marks_of(view.turn)
 
 
-# --- a view that is fed from rows and journal ------------------------------------------------------------------------
+# --- a view that a mirror updates from rows and journal --------------------------------------------------------------
 
 
 def _mirror(view: LiveView) -> LiveView:
@@ -172,7 +172,9 @@ def test_a_mirror_ignores_text_whose_beginning_it_does_not_have() -> None:
 
 
 def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense() -> None:
-    """After a restart of Postgres the journal has lost the open text, and another row of the turn has changed."""
+    """After a restart of Postgres, the journal has lost the open text. In addition, another row of the turn has
+    changed.
+    """
     view = _writing("ahoy")
     mirror = _mirror(view)
     seen = end_cursor(mirror)
@@ -332,7 +334,7 @@ def test_an_ask_that_is_not_shown_makes_no_mark() -> None:
     assert len(view.marks) == marks
 
 
-# A row of each kind that leads to an event.
+# One row of each kind whose arrival causes an event.
 NEW_ROWS = {
     "rounds": begun(2),
     "blocks": text(),
@@ -340,7 +342,7 @@ NEW_ROWS = {
     "preliminary": PreliminaryOutput(1, "a", "look", "so far"),
     "jobs": Job(UUID(int=1), 1, "a", "dig", "tool", "half"),
 }
-UNSEEN = {"lineage", "steers"}  # the attempts by their number, a steer once it is a block
+UNSEEN = {"lineage", "steers"}  # the readers get attempts as numbers, and a steer only as a block
 
 
 def test_each_kind_of_rows_of_a_turn_is_seen_or_not() -> None:

@@ -15,7 +15,9 @@ from turnstream.stream.mirror import Mirror
 
 
 class FakeSnapshots(Snapshots):
-    """The results of the next reads: a snapshot, nothing, an unavailable Postgres, or a turn without its key."""
+    """Returns prepared results of reads: a snapshot, nothing, or the error of an unavailable Postgres or of a missing
+    key.
+    """
 
     def __init__(self, *finds: Snapshot | TurnstreamError | None) -> None:
         self._finds = list(finds)

@@ -49,7 +49,7 @@ def _events(frames: bytes) -> list[Event | Notice]:
 
 
 async def _next(frames: AsyncGenerator[bytes, None]) -> asyncio.Task[bytes]:
-    """The next portion, which is waited for."""
+    """Starts a task that waits for the next portion."""
 
     async def read() -> bytes:
         return await anext(frames)
@@ -270,7 +270,7 @@ async def test_a_reader_of_a_turn_without_a_replica_continues_with_the_rows() ->
 
 
 async def test_a_reader_does_not_move_to_a_view_that_is_behind_its_cursor() -> None:
-    """The claim was lost between the moment the turn was read and the moment it was hosted."""
+    """The worker lost its claim after the turn was read and before the turn was hosted."""
     directory = Directory()
     rows = turn_of(rounds=[begun(1, attempt=2)], attempt=2)
 
@@ -292,7 +292,7 @@ async def test_a_reader_does_not_move_to_a_view_that_is_behind_its_cursor() -> N
 
 
 async def test_no_client_is_reset_before_the_journal_was_read() -> None:
-    """The turn has a new owner that keeps the open text; the client has already received the text."""
+    """The claim has moved to another replica, which keeps the open text. The client has already received this text."""
     directory = Directory()
     mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
     async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
@@ -303,7 +303,7 @@ async def test_no_client_is_reset_before_the_journal_was_read() -> None:
 
 
 async def test_a_reset_is_sent_though_nothing_has_happened_since() -> None:
-    """The turn waits for a person, and may for hours."""
+    """The turn waits for a person, perhaps for hours, so no later event would carry the reset."""
     directory = Directory()
     mirror = directory.view(
         turn_of(text(attempt=2), rounds=[voided(), sealed(1, attempt=2)], attempt=2, status="waiting")

@@ -1,4 +1,4 @@
-"""The assembled turn of every reader equals the rows, for all writers, readers, schedules and restored dumps."""
+"""Each reader assembles exactly the turn in the rows, for all writers, readers, schedules and restored dumps."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -41,7 +41,7 @@ ACTS = st.lists(
 
 
 class Reader:
-    """A client that reads at random times, disconnects, and returns with any of its cursors."""
+    """A client that reads at random times, disconnects, and resumes from any of its cursors."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -68,7 +68,7 @@ class Reader:
             self._frames = None
 
     async def read(self) -> bool:
-        """Reads one portion, if any. False when the stream has ended."""
+        """Reads one portion, if there is one. Returns False if the stream has ended."""
         if self._frames is None:
             return True
         self._loads = 0
@@ -101,7 +101,7 @@ class Reader:
 
 
 class DeliveredReader(Reader):
-    """A reader without a generator: the delivery writes to the reader."""
+    """A reader to which the delivery writes, instead of a generator that the reader consumes."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
@@ -195,7 +195,9 @@ async def _act(act: Act, writer: Writer, readers: Sequence[Reader]) -> None:
 
 
 def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -> None:
-    """A view made from rows has the events of the live one, as far as rows go; of an ended turn, all of them."""
+    """Asserts that a view that is built from the rows has the events of the live view, as far as the rows go. If the
+    turn has ended, the view from rows has all events.
+    """
     if writer.view is None:
         return
     rows = LiveView(writer.rows)
@@ -213,7 +215,9 @@ def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -
 
 
 def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
-    """The following events, in pieces independent of the deltas."""
+    """Returns the events after the cursor. A delta is split into letters, so that the result does not depend on the
+    deltas.
+    """
     events: list[tuple[Any, ...] | Mark] = []
     while step := next_event(log, cursor):
         event, cursor = step

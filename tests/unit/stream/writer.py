@@ -1,4 +1,4 @@
-"""Replicas that change their live views as an executor, a journal and a mirror may do, over several attempts."""
+"""Simulates replicas that change their live views as an executor, a journal and a mirror do, over several attempts."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,7 +21,9 @@ _TYPES = (TEXT, THINKING, TOOL_USE, "server_tool_use")
 
 
 class Writer:
-    """`rows` and `journal` are the content of a database. Illegal calls of methods do nothing."""
+    """Changes one turn at random. `rows` and `journal` are the content of a database. A method that would be illegal in
+    the present state does nothing.
+    """
 
     def __init__(self, directories: Sequence[Directory], turn: Turn) -> None:
         self.directories = directories
@@ -33,7 +35,7 @@ class Writer:
         self._zombies: list[tuple[LiveView, ExitStack]] = []
 
     def write(self, number: int, text: str) -> None:
-        """A random next event; likelier events are in the list several times."""
+        """Performs a random step. A step that is in the list several times is more likely."""
         if self.view is None:
             may: list[Callable[[], None]] = [lambda: self.claim(number), self.bury_the_zombies, self.respond]
         elif self._unsealed() is None:
@@ -61,10 +63,10 @@ class Writer:
         common = [haunt, claim] * 2 if not self._zombies else [haunt] * 3
         return [*common, self.crash, self.bury_the_zombies, self.lose_the_journal, self.notify]
 
-    # --- who writes --------------------------------------------------------------------------------------------------
+    # --- steps of the replica that writes ----------------------------------------------------------------------------
 
     def claim(self, replica: int) -> None:
-        """Claims from the queue, or from an owner that does not know about its declared death yet."""
+        """Claims the turn from the queue, or from a replica that does not yet know that it was declared dead."""
         if self.rows.ended:
             return
         if self.view is not None:
@@ -78,7 +80,7 @@ class Writer:
         self.rows = turn
 
     def crash(self) -> None:
-        """Puts the turn back into the queue, as the recovery does."""
+        """Puts the turn back into the queue, as a takeover does."""
         if self.view is not None:
             self._leave()
             self.rows = replace(self.rows, status="queued")
@@ -89,26 +91,26 @@ class Writer:
                 view.append(text)
 
     def bury_the_zombies(self) -> None:
-        """Zombies notice their lost claims."""
+        """Lets the former owners of the turn notice that they have lost their claims."""
         for _, hosting in self._zombies:
             hosting.close()
         self._zombies.clear()
 
     def flush(self) -> None:
-        """A tick of the journal."""
+        """Simulates a tick of the journal."""
         if self.view is not None and (block := self.view.block_being_written()):
             self.journal = block
 
     def lose_the_journal(self) -> None:
-        """Postgres was restarted."""
+        """Simulates a restart of Postgres, which loses the journal."""
         self.journal = None
 
     def dump(self) -> None:
         self._dumped = self.rows, self.journal
 
     def restore(self, replicas_live: bool) -> None:
-        """Restores the rows of the dump; the writing process has ended. With `replicas_live`, mirrors keep the lost
-        past.
+        """Restores the rows of the dump, after the writing process has ended. With `replicas_live`, the mirrors still
+        have the changes that the restore lost.
         """
         self.bury_the_zombies()
         self._leave()
@@ -119,14 +121,14 @@ class Writer:
             self.rows = replace(self.rows, status="queued")
 
     def mirror(self) -> None:
-        """A tick of every mirror."""
+        """Simulates a tick of every mirror."""
         for directory in self.directories:
             for view in directory.mirrored():
                 known = view.open_length if view.turn == self.rows and isinstance(view.marks[-1], BlockStart) else 0
                 rest = replace(self.journal, text=self.journal.text[known:]) if self.journal else None
                 view.adopt(self.rows, rest, known if rest else 0)
 
-    # --- what is written ---------------------------------------------------------------------------------------------
+    # --- changes of the turn -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
@@ -153,7 +155,7 @@ class Writer:
             self._wrote()
 
     def add_whole(self, text: str) -> None:
-        """A block that was never open, as some types come."""
+        """Adds a complete block that was never open: blocks of some types arrive complete."""
         round = self._unsealed()
         if self.view is not None and round is not None and self._open() is None:
             index = len(self.rows.blocks)
@@ -185,7 +187,7 @@ class Writer:
             self._wrote()
 
     def answer(self, text: str, is_error: bool) -> None:
-        """The result of the newest call that has none, so that results come in another order than calls."""
+        """Adds the result of the newest call without a result. So results come in another order than their calls."""
         if self.view is not None and self._unsealed() is None:
             for call in [call for call in unanswered_calls(self.rows.blocks) if not self._waits(call)][-1:]:
                 index, attempt = len(self.rows.blocks), self.rows.attempt
@@ -194,7 +196,7 @@ class Writer:
                 self._wrote()
 
     def ask(self, number: int) -> None:
-        """For some calls of a round of which nothing was done yet."""
+        """Asks about some calls of a round, if no call of the round has an ask or a result yet."""
         calls = unanswered_calls(self.rows.blocks)
         if self.view is None or self._unsealed() is not None or not calls:
             return
@@ -214,7 +216,7 @@ class Writer:
             self.rows = replace(self.rows, status="waiting")
 
     def respond(self) -> None:
-        """A person answers the newest ask. A turn that runs learns of it."""
+        """Answers the newest ask, as a person does. A running turn receives the answer."""
         waiting = [ask for ask in self.rows.asks if ask.answer is None]
         if waiting:
             asks = tuple(replace(a, answer=AskAnswer("result")) if a is waiting[-1] else a for a in self.rows.asks)
@@ -225,7 +227,7 @@ class Writer:
                 self.rows = replace(self.rows, status="queued")
 
     def say(self, text: str) -> None:
-        """Applies a steer behind the last sealed round."""
+        """Applies a steer after the last sealed round."""
         if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
             round = max((round.number for round in self.rows.rounds if round.sealed), default=0)
             self.view.close_blocks([Block(len(self.rows.blocks), round, self.rows.attempt, USER_TEXT, text)])
@@ -259,7 +261,7 @@ class Writer:
         return None if self.view is None else self.view.block_being_written()
 
     def _adopted(self) -> bool:
-        """Whether the open block comes from an earlier attempt, and gets no more text."""
+        """Returns whether the open block comes from an earlier attempt, so that it receives no more text."""
         block = self._open()
         return block is not None and block.attempt != self.rows.attempt
 

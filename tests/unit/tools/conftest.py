@@ -21,6 +21,6 @@ def context(progress: list[str]) -> ToolContext:
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[Logged]:
-    """The captured log lines. A traceback on a terminal takes longer than most tests."""
+    """Captures the log lines. The traceback that a terminal gets would take longer than most tests."""
     with capture_logs() as lines:
         yield lines

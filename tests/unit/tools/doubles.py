@@ -1,4 +1,4 @@
-"""Tools that a test controls step by step, and a clock that stands still."""
+"""Tools that a test controls step by step, and a clock that only the test advances."""
 
 import asyncio
 from collections.abc import MutableMapping, Sequence
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Script:
-    """A tool with a script: each call raises or returns the next step. After the last one every call succeeds."""
+    """A tool with a script: each call raises or returns the next step. After the last step, every call succeeds."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Script:
 
 
 class Gate:
-    """A tool with calls that wait until the gate is opened."""
+    """A tool whose calls wait until the gate is opened."""
 
     def __init__(self, name: str = "gate", policy: Policy = DEFAULT) -> None:
         self.spec = ToolSpec(name, "Wait.", SCHEMA)

@@ -1,4 +1,4 @@
-"""Error texts for an input that does not fit the schema, and the parsing of docstrings."""
+"""The error texts for an input that does not match the schema, and the parsing of docstrings."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -171,7 +171,7 @@ def for_owner(context: ToolContext, owner: str) -> ToolContext:
 
 
 async def test_failing_inputs_of_one_owner_leave_the_tool_to_all_others(context: ToolContext) -> None:
-    """A server's own tool, which all owners share."""
+    """The operator's tool is shared by all owners."""
     tools = Toolset([Script(SPEC, POLICY, [AWAY] * 2)], clock=Clock())
     assert await kinds(tools, for_owner(context, "eve"), 6) == ["error"] * 2 + ["unavailable"] * 4
     assert await kinds(tools, for_owner(context, "ben"), 2) == ["ok"] * 2
@@ -223,7 +223,7 @@ def test_only_so_many_owners_have_a_breaker_of_their_own(monkeypatch: pytest.Mon
 
 
 class Breaking(RuleBasedStateMachine):
-    """Calls that overlap as they like, against a model that remembers only the last outcomes."""
+    """Compares the breaker, under calls that overlap at random, with a model that knows only the recent outcomes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ ENVIRONMENT = {"KEY": "tok-1"}
 
 
 class ProbeTable(PolicyTable):
-    """A kind of tool source for this test."""
+    """The table of a tool source that exists only in this test."""
 
     text: str
     number: int = 0
@@ -39,7 +39,7 @@ async def doc_view(path: str) -> dict[str, str]:
 
 
 class Plain:
-    """A tool of another make, without a field for its policy."""
+    """A tool that another class implements, without a settable field for its policy."""
 
     spec = ToolSpec("plain", "Say hello.", '{"type": "object"}')
     policy = Policy(timeout=9)

@@ -1,4 +1,4 @@
-"""The pages of tools and their policies, compared with the code."""
+"""Compares the pages about tools and their policies with the code."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PAGE = "\n".join((_DOCS / name).read_text(encoding="utf-8") for name in ("tools.
 
 
 def column(heading: str, number: int) -> list[str]:
-    """The words in backticks in one column of the table after a heading."""
+    """Returns the words in backticks in one column of the first table below a heading."""
     section = PAGE.split(f"\n{heading}\n", 1)[1]
     table = re.search(r"^(\|.*\n)+", section, re.MULTILINE)
     assert table is not None

@@ -1,4 +1,4 @@
-"""A fallback with its own input, and fallbacks that are refused because no input can fit."""
+"""A fallback may get its own input. A fallback is refused if no input can match its schema."""
 
 import json
 from collections.abc import Mapping

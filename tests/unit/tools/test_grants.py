@@ -1,4 +1,4 @@
-"""Grants: the calls that a remembered approval covers. A doubt is never covered."""
+"""Grants: the calls that a remembered approval covers. If the server is in doubt, a call is not covered."""
 
 import json
 from dataclasses import replace
@@ -49,7 +49,9 @@ def test_a_changed_tool_is_another_tool_whether_the_turn_or_the_server_has_the_n
 
 
 def test_the_digests_of_stored_grants_stay_valid() -> None:
-    """A new member of a tool is not in them, or each approval that is remembered is asked for once more."""
+    """If a tool gets a new member, the digest must not contain the member: otherwise people are asked again for each
+    remembered approval.
+    """
     plain = ToolSpec("pay", "Pay.", '{"type":"object"}')
     call = HttpCall("https://pay.example", headers={"x": "1"})
     declared = replace(plain, read_only=True, http=call, expiry=2.5)

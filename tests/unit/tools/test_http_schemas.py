@@ -87,7 +87,8 @@ def test_the_dialect_that_a_schema_names_is_the_one_it_is_read_in() -> None:
     assert text == "`pair.1`: 'b' is not of type 'integer'."
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # with which the library would announce a retrieval
+# the library would announce the retrieval of a schema with this warning
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_reference_leads_nowhere_outside(tmp_path: Path) -> None:
     elsewhere = tmp_path / "schema.json"
     elsewhere.write_text('{"type": "null"}')

@@ -129,7 +129,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module in the folder that the program was started in."""
+    """Creates a module in the folder in which the program was started. Returns the module's name."""
     name = f"toolset_of_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(dedent(SOURCE))
     monkeypatch.chdir(tmp_path)
@@ -250,7 +250,7 @@ class ShelfTable(PolicyTable):
 
 
 class Shelf:
-    """A source of this test: it lists its tools while it is connected."""
+    """A source of tools in this test, which lists its tools only while it is connected."""
 
     def __init__(self, tools: dict[str, Tool]) -> None:
         self._tools = tools

@@ -1,4 +1,4 @@
-"""The policies of a tool at work: slots, timeout, retries, fallback, size."""
+"""The effects of a tool's policies on calls: slots, timeout, retries, fallback, and the size of results."""
 
 import asyncio
 import json

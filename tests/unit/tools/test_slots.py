@@ -1,4 +1,4 @@
-"""Slots for tool calls: the next owner of a free slot, and the maximum of slots of one owner."""
+"""Slots for tool calls: which owner gets a free slot next, and how many slots one owner may hold."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -9,7 +9,7 @@ from turnstream.tools.running.slots import Slots
 
 
 class _Calls:
-    """Calls that hold their slots until they are ended."""
+    """Calls that hold their slots until the test ends them."""
 
     def __init__(self, slots: Slots) -> None:
         self.running: list[str] = []
@@ -18,7 +18,7 @@ class _Calls:
         self._ends: dict[str, asyncio.Event] = {}
 
     async def begin(self, *names: str) -> None:
-        """Begins calls; the letters of a name are its owner."""
+        """Begins calls. The letters of a call's name are its owner."""
         for name in names:
             self._ends[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._call(name))
@@ -82,7 +82,7 @@ async def test_a_call_that_waits_can_be_cancelled_also_when_it_is_just_given_the
     await calls.cancel("bob1")
     async with AsyncExitStack():
         calls._ends["ada1"].set()
-        await calls._tasks.pop("ada1")  # bob2 has the slot, and does not know it yet
+        await calls._tasks.pop("ada1")  # bob2 has got the slot, but its task has not run since
         await calls.cancel("bob2")
     await calls.begin("cid1")
     assert calls.running == ["cid1"]

@@ -1,4 +1,4 @@
-"""Tools that a toolset gets later: tools of a source, and tools that a request declares."""
+"""Tools that a toolset receives after its creation: tools of a source, and tools that a request declares."""
 
 import pytest
 from prometheus_client import REGISTRY

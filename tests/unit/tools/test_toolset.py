@@ -60,7 +60,7 @@ async def hang_harmlessly() -> str:
 
 
 class Panic(BaseException):
-    """Some extension modules raise such exceptions."""
+    """An exception outside of `Exception`, as some extension modules raise."""
 
 
 @tool()
