@@ -68,7 +68,7 @@ async def clients(desk: Server, document: Document) -> AsyncIterator[Mapping[str
 
 
 async def asked(server: Server, owner: Client, euros: int = 500) -> tuple[Said, Any]:
-    """A turn that waits for the approval of a payment, and the call."""
+    """Returns a turn that waits for the approval of a payment, and the call."""
     model = server.scripts.model(calls_of(("pay", {"euros": euros}, "a")), message_of(text("Done.")))
     turn = await owner.say(await owner.chat(), model=model, tools=["pay"])
     waiting = await until_waiting(owner, turn)
