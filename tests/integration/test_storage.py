@@ -498,14 +498,14 @@ class Expiries(Pool):
 async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
     rows: "asyncpg.Connection[Any]", database_url: str
 ) -> None:
-    """All statements with their own limit wait for a lock of all tables, with a short limit."""
+    """Runs every statement that has its own limit while all tables are locked, with a shorter limit."""
     pool = Expiries(lambda: asyncpg.connect(database_url), 2)
     limited = {name: copy(each) for name, each in statements().items() if each.timeout is not None}
     assert len(limited) > 60
     async with Locker(rows, rows).holding(f"LOCK TABLE {', '.join(ALL_TABLES)}"):
         for name, statement in limited.items():
             statement.timeout = 0.02
-            # Without a number of rows to do, a function would do nothing and end.
+            # Without a number of rows to do, a function would do nothing and return.
             values = {name: 1 if name == "most" else None for name in statement.names}
             with pytest.raises(StatementTooLong, match="exceeded its time limit"):
                 await Database(pool, 30.0).rows(statement, **values)
