@@ -17,7 +17,7 @@ _TIMEOUT: Final = 150  # seconds; tolerates a machine that is busy with other te
 
 
 class Script:
-    """`turnstream chat` with pipes in place of a terminal."""
+    """`turnstream chat` with pipes instead of a terminal."""
 
     def __init__(self, server: str, folder: Path, *arguments: str, stdin: str = "", **settings: str) -> None:
         self.process = subprocess.Popen(

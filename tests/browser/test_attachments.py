@@ -1,4 +1,4 @@
-"""Files of a message: attached, shown, rejected, sent again."""
+"""Files of a message: attached, shown, rejected, and sent again."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ _BRING = """([name, target, files]) => {
   document.querySelector(target).dispatchEvent(event)
 }"""
 
-# The first script checks the number of files that the browser has stored; the second one deletes them.
+# The first script checks how many files the browser has stored; the second script deletes them.
 _KEPT = """(count) => new Promise((resolve) => {
   indexedDB.open('turnstream').onsuccess = ({ target }) => {
     const counted = target.result.transaction('files').objectStore('files').count()
@@ -114,7 +114,7 @@ async def test_a_refused_file_is_reported_in_the_servers_words_and_an_accepted_o
 
 
 async def hold_uploads(page: Page) -> asyncio.Event:
-    """Delays uploads until the returned event is set."""
+    """Delays uploads until the test sets the returned event."""
     go = asyncio.Event()
 
     async def wait(route: Route) -> None:

@@ -337,7 +337,7 @@ async def test_a_standby_that_freezes_or_dies_under_reads_is_no_error(
     await pair.standby.stop(signal.SIGQUIT)
     await asyncio.gather(*reading)
     assert (await other.get("/readyz")).status_code == 200
-    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # if the standby is unavailable
+    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # started although the standby is away
         token = await started.token("ada")
         async with Client(started.url, token=token) as third:
             assert "age" not in (await third.get(turn_url(turn), headers=OLD)).headers
