@@ -116,7 +116,7 @@ class TurnProbe:
         assert answer.status_code == 201
 
     async def enqueue(self, *messages: str) -> None:
-        """Posts messages behind the newest turn."""
+        """Posts messages that are queued behind the newest turn."""
         chat = (await self.path())[-1]["chat_id"]
         for message in messages:
             body = {"blocks": [{"type": "text", "text": message}], "on_busy": "enqueue"}

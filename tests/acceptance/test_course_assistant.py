@@ -1,4 +1,4 @@
-"""A course assistant with its own tools over the document store, whose model acts on the results of the tools."""
+"""A course assistant whose tools use the document store, and whose model acts on the results of the tools."""
 
 from collections.abc import AsyncIterator
 

@@ -1,5 +1,5 @@
-"""The core without extensions and without the packages of the extras. With a provider from a program, it posts,
-streams, runs tools and survives a kill.
+"""The core without extensions and without the packages of the extras. A program supplies the provider. The core accepts
+messages, streams, runs tools and survives a kill.
 """
 
 import json
@@ -114,8 +114,8 @@ def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) 
 async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     programs: Path, database_url: str, tmp_path: Path, extensions: str
 ) -> None:
-    """Without extensions, a program passes the provider and the tool. `turnstream serve` loads the tool from a
-    package.
+    """Without extensions, a program supplies the provider and the tool. With extensions, `turnstream serve` loads the
+    tool from a package.
     """
 
     class Core(Server):

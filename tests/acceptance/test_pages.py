@@ -103,7 +103,7 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     programs = dump.splitlines()[0]
     shell(f"{programs}\n$bin/psql -q -c 'CREATE DATABASE {empty}' '{postgres_server}'", folder)
     try:
-        # A Postgres before 17 rejects one parameter but restores all rows, as documented on the page.
+        # A Postgres before version 17 rejects one parameter but restores all rows, as the page says.
         shell(f"{programs}\n{restore.strip()} 2> errors.txt || true", folder, DATABASE_URL=target)
         errors = (folder / "errors.txt").read_text(encoding="utf-8")
         assert not errors or re.search(r"(?s)parameter \"transaction_timeout\".*ignored on restore: 1$", errors.strip())

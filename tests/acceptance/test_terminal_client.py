@@ -1,4 +1,4 @@
-"""`turnstream chat` in a terminal and in a script, against the real server."""
+"""`turnstream chat` in a terminal and in a script, with the real server."""
 
 import asyncio
 import signal

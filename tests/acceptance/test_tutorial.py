@@ -1,4 +1,4 @@
-"""docs/tutorial.md from its first to its last step, in one shell, as typed by a reader."""
+"""docs/tutorial.md from its first to its last step, in one shell, as a reader types it."""
 
 import asyncio
 import os

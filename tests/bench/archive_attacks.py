@@ -133,8 +133,8 @@ def _exported(chat: str) -> bytes:
 
 
 def _imported(archive: bytes, *, zeros: int = 0, compressed_zeros: int = 0) -> str:
-    """Imports the archive for a new owner, though its ids exist already. The zeros after the archive are never in this
-    process's memory, because a command inherits the peak memory of its parent process.
+    """Imports the archive for a new owner, though its ids exist already. The zeros after the archive are written in
+    pieces and never held in this process's memory, because a command inherits the peak memory of its parent process.
     """
     with tempfile.NamedTemporaryFile() as file:
         if compressed_zeros:

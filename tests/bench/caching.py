@@ -31,7 +31,7 @@ async def look(place: int) -> str:
 
 
 async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
-    """Runs a turn with the real adapter and engine. `most` is the most rounds with tools."""
+    """Runs a turn with the real adapter and engine. `most` is the limit of its rounds with tools."""
     async with (
         billing(ROUNDS) as bills,
         AnthropicProvider("key", bills.url) as provider,

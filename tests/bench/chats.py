@@ -1,4 +1,4 @@
-"""The cost of a turn in a long chat: the time to the first delta, and the longest blocking of the event loop.
+"""The cost of a turn in a long chat: the time to the first delta, and the longest hold of the event loop.
 
 The server runs in this process, without sockets; the provider runs in another process.
 """

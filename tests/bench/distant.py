@@ -47,7 +47,7 @@ def figures(site: Site, turns: int) -> dict[str, float]:
 
 @contextmanager
 def late(url: str, seconds: float) -> Iterator[str]:
-    """Yields an address of the same database. Data arrives there, and from there, `seconds` late."""
+    """Yields an address of the same database. Data arrives `seconds` late in each direction."""
     loop = asyncio.new_event_loop()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

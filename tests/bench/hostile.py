@@ -1,7 +1,7 @@
 """Attacks by other owners beside calm streams: the longest hold of the event loop, and the latency of the calm streams.
 
-The trial runs all attacks at once. `python -m tests.bench.hostile [WORD]…` runs those attacks whose names contain one
-of the words, one after another.
+The trial runs all attacks at once. `python -m tests.bench.hostile [WORD]…` runs only the attacks whose names contain
+one of the words, one after another.
 """
 
 import asyncio
@@ -176,9 +176,9 @@ def _memory(process: psutil.Process) -> Iterator[list[int]]:
 
 
 def check_watch(log: Iterable[str]) -> None:
-    """Raises FaultError if the log of the server misses the holds of the event loop that it makes on purpose at its
-    start. If the watch did not work, every attack would pass. The watch starts to measure within a hold, so its figure
-    is too small.
+    """Raises FaultError if the log of the server misses the holds of the event loop that the server makes on purpose at
+    its start. If the watch did not work, every attack would pass. The watch starts to measure within a hold, so its
+    figure is too small.
     """
     if max(holds_in(log).values(), default=0.0) < ON_PURPOSE / 2:
         raise FaultError("The log of the server does not name what held its event loop.")

@@ -20,8 +20,7 @@ class Load:
     turn. A port of 0 is unused.
 
     If `single`, one request sends the message to a new chat, and its answer is the stream. `token` may have several
-    tokens, separated by commas; each chat uses one of them. With `refusals`, an answer that refuses because of overload
-    is no fault.
+    tokens, separated by commas; each chat uses one of them. With `refusals`, a refusal because of overload is no fault.
     """
 
     plan: str

@@ -188,7 +188,9 @@ def run_measured(it: Contestant, server: Server, load: Load) -> tuple[LoadResult
 
 
 def capacity(it: Contestant, server: Server, provider: FakeProvider) -> Figures:
-    """Searches for the most streams with 50 deltas a second of which 99 per cent arrive within 100 ms."""
+    """Searches for the largest number of streams for which 99 per cent of the deltas arrive within 100 ms. Each stream
+    has 50 deltas a second.
+    """
 
     def passes(chats: int) -> bool:
         ramp_seconds = chats / 100

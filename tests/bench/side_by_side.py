@@ -43,8 +43,8 @@ class Side:
 
 @contextmanager
 def both_sides(site: Site, started: Mapping[bool, Start], first: bool) -> Iterator[Mapping[bool, Side]]:
-    """Yields the side with the feature (True) and the side without it. Each side has its own database, because servers
-    that share a database run each other's turns. The `first` side starts first.
+    """Yields the side with the feature (True) and the side without it. Each side has its own database, because two
+    servers on one database run each other's turns. The `first` side starts first.
     """
     with (
         new_database(site.database.url) as database,

@@ -34,7 +34,7 @@ from turnstream.stream.live import LiveView
 # For each load: the number of turns, and how many deltas of four characters each turn has per second.
 LOADS = ((10, 10), (50, 10), (100, 10), (200, 50), (1000, 50))
 ROUNDS = 3
-SECONDS = 4  # the duration of a block, at whose end its journal is deleted
+SECONDS = 4  # seconds that a block lasts; its journal is deleted at its end
 TICKS = 10  # per second
 BLOCK = "abcd" * 250
 
@@ -55,8 +55,7 @@ INSERT_TURNS = Statement(
 )
 SET_LOGGED = Statement("ALTER TABLE open_text SET LOGGED")
 SET_UNLOGGED = Statement("ALTER TABLE open_text SET UNLOGGED")
-# Counts dead rows, which vacuum must remove. The rows of TOAST, which stores the text of large ticks, are chunks of 2
-# kB.
+# Counts dead rows, which vacuum must remove. TOAST stores the text of large ticks in rows that are chunks of 2 kB.
 GET_WRITTEN = Statement(
     """
     SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, (

@@ -49,7 +49,7 @@ async def _model(server: ResponsesServer) -> int:
 
 
 async def measured(transport: str, calls: int, kilobytes: int) -> tuple[float, int]:
-    """Returns how long a turn took in seconds, and the bytes that it sent."""
+    """Returns the seconds that a turn took, and the bytes that it sent."""
     async with (
         responses_server() as server,
         OpenAIResponsesProvider("a key", server.url, make_calls=DirectCalls) as provider,

@@ -19,7 +19,7 @@ SELDOM = {"TURNSTREAM_POLL_INTERVAL": "600"}
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the servers of a trial share: their environment."""
+    """What the servers of a trial share."""
 
     provider: FakeProvider
     database: Postgres

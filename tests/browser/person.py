@@ -17,7 +17,7 @@ PATIENCE = 60_000  # milliseconds; tolerates a machine that is busy with other t
 # turn has been deleted meanwhile, the page shows nothing, but the browser logs the 404.
 _ASKED_TOO_LATE = r"404 \(Not Found\) \(\S+/why\)$"
 
-# Reads the full content of the page's turns, folded or not. The page draws a block that is unfolded only at the
+# Reads the full content of the page's turns, folded or not. When a block is unfolded, the page draws it only at the
 # `toggle` event, which comes late.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details:not([hidden])')) folded.open = true
@@ -165,7 +165,9 @@ async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[
 
 
 async def new_tab(context: BrowserContext, url: str) -> Person:
-    """Opens a page at `url` with its own list of errors. The browser logs violations of the content security policy."""
+    """Opens a page at `url` with its own list of errors. The list includes violations of the content security policy,
+    which the browser logs.
+    """
     page = await context.new_page()
     person = Person(page, context)
     page.on("console", person.hear)

@@ -1,4 +1,4 @@
-"""The code of ai-elements.md with the packages, in Chromium against the real server.
+"""The code of ai-elements.md runs with the packages, in Chromium against the real server.
 
 AI Elements has no npm package: `elements.jsx` contains replacements.
 """

@@ -215,7 +215,7 @@ async def test_a_draft_and_its_files_follow_the_token_that_is_asked_for_meanwhil
     await ada.page.get_by_label("Token", exact=True).fill(token)
     await ada.page.get_by_label("Keep it in this browser").check()
     await ada.press("Go on")
-    for _ in range(2):  # at once, and after a reload with the stored token
+    for _ in range(2):  # the files are checked at once, and after a reload with the stored token
         await ada.ready()
         await expect(words).to_have_value("Look")
         await expect(chips).to_have_text(["a.txt"])

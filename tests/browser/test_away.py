@@ -169,7 +169,7 @@ _LOSE = """(arrive) => {
 
 
 async def _cut_posts(ada: Person, *, arrive: bool = False) -> None:
-    """Breaks requests that send a message, also after a reload. The request is lost, or with `arrive` its response is
+    """Breaks requests that send a message, even after a reload. The request is lost, or with `arrive` its response is
     lost.
     """
     await ada.page.evaluate(_LOSE, arrive)

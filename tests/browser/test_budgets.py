@@ -295,7 +295,7 @@ _SKIPPABLE = "(parts) => parts.filter((part) => getComputedStyle(part).contentVi
 
 @dataclass
 class _Stream:
-    """An answer on a page that grows by one word each time the test asks for it."""
+    """An answer on a page. The answer grows by one word each time the test asks for it."""
 
     ada: Person
     session: Any
@@ -339,8 +339,8 @@ async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int)
 async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_than_behind_twenty(
     people: SitDown, site: Server, api: Client, record_property: Any
 ) -> None:
-    """Elements with `content-visibility: auto` are limited, too, because the browser checks all of them in each
-    frame.
+    """The number of elements with `content-visibility: auto` is limited, too, because the browser checks all of them in
+    each frame.
     """
     few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
     assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100

@@ -127,7 +127,7 @@ async def test_a_report_begins_an_answer_of_its_own_without_an_empty_message(
     first = (await api.json("GET", f"/api/chats/{ada.chat}/turns"))["turns"][-1]
     assert [(report["name"], report["delivery"]) for report in first["reports"]] == [("salvage", None)]
     harbour.done.setdefault("Dora", asyncio.Event()).set()
-    for _ in range(2):  # live, and after a reload
+    for _ in range(2):  # the notes are checked live, and after a reload
         answers = ada.page.locator(".turn.assistant")
         await expect(answers).to_have_count(2)
         await expect(answers.last).to_contain_text("Result of salvage, from the background")

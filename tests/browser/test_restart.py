@@ -1,4 +1,4 @@
-"""A kill of the server process while people watch an answer."""
+"""The server process is killed while people watch an answer."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The suite for the resumable profile of AG-UI. The server passes the suite, which detects each defect of a small
-agent.
+"""The suite for the resumable profile of AG-UI. The server passes the suite, and the suite detects each defect of a
+small agent.
 """
 
 import asyncio

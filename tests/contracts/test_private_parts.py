@@ -1,5 +1,5 @@
-"""The tests of private parts of libraries on which modules of turnstream depend. If a new version of a library changes
-such a part, a test here fails first.
+"""Tests for the private parts of libraries on which turnstream depends. If a new version of a library changes such a
+part, a test here fails first.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from turnstream.storage.driver import is_in_transaction, terminate
 from turnstream.storage.hosts import open_connection
 
 ROOT = Path(__file__).parents[2]
-# Libraries of the core of which turnstream uses a private part, each in one module, or the texts or types of errors.
+# Libraries of the core whose private parts turnstream uses, each in one module, or whose error texts or error types it
+# uses.
 BOUND = ("aiohttp", "asyncpg", "httpx2", "jsonschema-rs", "pydantic", "uvicorn")
 
 

@@ -25,7 +25,7 @@ class Effects:
                 self.requests[key] += 1
                 writer.write(f"{self.runners.setdefault(key, runner)}\n".encode())
                 await writer.drain()
-        except ConnectionError:  # the connection of a server that was killed
+        except ConnectionError:  # the server was killed, and its connection broke
             pass
         finally:
             writer.close()

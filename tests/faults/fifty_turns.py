@@ -35,8 +35,8 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """Each turn has a reader on both replicas; `near` has the readers on the replica that runs their turn. `attempts`
-    has the attempts of the turns before any fault.
+    """The replicas and the turns of a test. Each turn has a reader on each replica; `near` has the readers on the
+    replica that runs their turn. `attempts` has the attempts of the turns before any fault.
     """
 
     model: Model

@@ -134,7 +134,7 @@ class Progress:
 
     @contextmanager
     def of(self, reader: Reader, turn: Turn) -> Iterator[None]:
-        """Registers a reader as waiting inside the block."""
+        """Counts the reader as waiting for as long as the block runs."""
         self._open[reader] = turn
         yield
         del self._open[reader]
@@ -342,7 +342,7 @@ async def _problems_of_turn(
 async def _read_on_changing_replicas(
     reader: Reader, replicas: list[Replica], chance: random.Random, progress: Progress
 ) -> None:
-    """Reads on changing replicas. The reader disconnects from time to time, in the middle of an event too, and leaves
+    """Reads on changing replicas. The reader disconnects from time to time, even in the middle of an event, and leaves
     frozen replicas. After a failed try it waits longer. Otherwise the servers of a loaded machine would serve only
     readers that have already disconnected.
     """

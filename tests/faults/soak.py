@@ -29,7 +29,7 @@ _SEEDS = Path(__file__).with_name("seeds.txt")
 
 @dataclass
 class Tally:
-    """The schedules that one site has tried, and those that failed."""
+    """Counts the schedules that one site has tried, and keeps the seeds of failed schedules."""
 
     number: int
     tried: int = 0

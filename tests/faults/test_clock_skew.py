@@ -1,5 +1,5 @@
-"""A replica whose clock is ten minutes ahead or behind, beside a replica with a correct clock. And a Postgres whose
-clock has stepped back.
+"""A replica whose clock is ten minutes ahead or behind runs beside a replica with a correct clock. Another test steps
+the clock of Postgres back.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from turnstream.extensions.feed.reader import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 
-# A test takes at most a minute, even on a loaded machine.
+# A test takes at most a minute, even on a loaded machine. So five minutes tell a correct clock from one that is ten
+# minutes wrong.
 NEAR = timedelta(minutes=5)
 # The lease is so long that it does not expire on a loaded machine.
 SETTINGS = {"TURNSTREAM_CONCURRENT_TURNS": "1", "TURNSTREAM_LEASE": "30"}

@@ -53,7 +53,7 @@ async def test_a_replica_without_memory_for_huge_answers_ends_and_its_turns_cont
             limit = psutil.Process(full.pid).memory_info().vms + TO_SPARE
             resource.prlimit(full.pid, resource.RLIMIT_AS, (limit, limit))
             huge.open("middle")
-            assert await full.ended() != 0  # the code is 1, unless a library failed first to get memory, and crashed
+            assert await full.ended() != 0  # the code is 1, unless a library got no memory first, and crashed
             for turn in turns:
                 reader = Reader(elsewhere, f"{turn_url(turn)}/stream")
                 await reader.follow()

@@ -1,5 +1,5 @@
-"""Postgres lives, but is frozen, read-only, impatient, full, or busy with DDL; or it cuts sessions, or loses a backend.
-One fault stops all replicas for a while.
+"""Faults of a living Postgres: it is frozen, read-only, impatient, full, or busy with DDL, cuts sessions, or loses a
+backend. One fault stops all replicas for a while.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ async def _locked(postgres: Postgres) -> AsyncIterator[None]:
         while not connection.is_in_transaction():
             try:
                 await connection.execute(f"BEGIN; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
-            except asyncpg.DeadlockDetectedError:  # with a transaction of a replica
+            except asyncpg.DeadlockDetectedError:  # a deadlock with a transaction of a replica
                 await connection.execute("ROLLBACK")
         yield
 

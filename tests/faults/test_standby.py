@@ -105,8 +105,8 @@ async def from_standby(client: Client, path: str, **params: Any) -> httpx2.Respo
 
 
 def is_old(answer: httpx2.Response, most: float, asked: float) -> bool:
-    """Returns whether the answer was at most `most` seconds old at the time of its request. `Age` is its age when it
-    was sent.
+    """Returns whether the answer was at most `most` seconds old at the time of its request. `Age` gives the age at
+    which the answer was sent.
     """
     return 0 <= int(answer.headers["age"]) <= most + (monotonic() - asked) + 1
 

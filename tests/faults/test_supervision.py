@@ -275,7 +275,7 @@ async def test_systemd_gets_signs_of_life_for_as_long_as_a_process_is_not_frozen
 
 
 async def test_signs_of_life_of_another_process_are_not_sent(database_url: str, tmp_path: Path) -> None:
-    """WATCHDOG_PID names the process that systemd watches. Its child processes inherit the variables."""
+    """WATCHDOG_PID names the process that systemd watches. The children of this process inherit the variables."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         watchdog = {

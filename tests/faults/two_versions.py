@@ -96,7 +96,7 @@ class Posted:
 @dataclass(frozen=True)
 class Fleet:
     """The two replicas. `clients` has the client of each replica until its kill. `taken_over` has the texts of turns
-    that another replica has continued. Its value is true if the crash was charged.
+    that another replica has continued. For each text, the value is true if the crash was charged.
     """
 
     model: Model
@@ -252,7 +252,7 @@ class Fleet:
         return chats
 
     async def check_feeds(self) -> None:
-        """A feed that began at one version continues at the other version."""
+        """Checks that a feed that began at one version continues at the other version."""
         for here, there in itertools.permutations(self.clients):
             async with self.clients[here].follow("/api/stream") as events:
                 await self.post(here, f"calm while the feed is read at the {here} version")

@@ -115,7 +115,7 @@ class Fleet:
         self.wake()
 
     async def _doubt(self, random: Random) -> None:
-        """One replica declares the other replica dead by mistake."""
+        """Makes one replica declare the other replica dead by mistake."""
         taking, losing = random.sample(self.replicas, 2)
         taken = await taking.queue.take_over([losing.queue.replica])
         self.events["a turn was taken from who still ran it"] += len(taken)

@@ -74,9 +74,7 @@ class Reader:
         return await self.fleet.turn(self.asked)
 
     async def assert_holds(self, turn: Turn) -> None:
-        """Checks that the assembled turn is the stored turn, and that it still is after a reconnect with an old
-        cursor.
-        """
+        """Checks that the assembled turn equals the stored turn, before and after a reconnect with an old cursor."""
         self.watcher.assert_holds(turn)
         for watcher in self.earlier:
             await self._read(watcher)

@@ -80,7 +80,7 @@ async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A raw connection to the Postgres of `url`."""
+    """Opens a raw connection to the Postgres of `url`."""
     parts = urlsplit(url)
     folder = parse_qs(parts.query).get("host")
     if folder:

@@ -165,8 +165,8 @@ def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
 
 @cache
 def is_edited(session: str) -> bool:
-    """Returns whether the client sent other replies back than it had received. This server sends the provider's own
-    bytes back.
+    """Returns whether the client changed replies before it sent them back. This server sends the provider's own bytes
+    back.
     """
     requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
     replies = [_reply(session, number) for number in range(1, rounds_of(session))]

@@ -151,7 +151,7 @@ async def test_endless_input_is_refused_soon(site: Site, beginning: bytes, piece
         with suppress(ConnectionError):
             answer = await reader.read()
     assert sent < 12 * MEGABYTE, "what the buffers of two sockets take, and not more"
-    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # a client that is still sending may lose it
+    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # a client that still sends may lose the answer
 
 
 async def test_a_head_that_is_too_long_is_answered_with_431(site: Site) -> None:

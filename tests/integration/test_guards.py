@@ -48,7 +48,7 @@ async def mask_keys(passage: Passage) -> Ruling:
 
 
 def ruling(word: str, then: Ruling) -> Check:
-    """A check that returns this ruling if the text contains the word."""
+    """Returns a check that gives this ruling if the text contains the word."""
 
     async def check(passage: Passage) -> Ruling:
         return then if word in passage.text else Pass(undecided=0)
@@ -166,7 +166,7 @@ async def test_a_retraction_replaces_the_text_of_readers_and_rows(harness: Harne
     assert [round.voided for round in turn.rounds] == [True, False]
     assert turn.usage == {"input_tokens": 10, "output_tokens": 5}
     async with harness.replica(ScriptedProvider([])) as other:
-        for client in (behind, Client()):  # an old cursor leads to the replaced text
+        for client in (behind, Client()):  # an old cursor leads to the new text
             (await harness.follow(other, asked, client)).assert_holds(turn)
     assert "Bob" not in await stored(harness)
 

@@ -1,4 +1,4 @@
-"""The hooks that an embedding program gets called for its turns, which do not depend on these hooks."""
+"""The calls of hooks with which an embedding program follows its turns. The turns do not depend on these hooks."""
 
 import asyncio
 import re

@@ -132,7 +132,7 @@ async def test_a_table_is_written_while_its_index_is_built_and_a_second_migratio
     await builder(watcher)
     second = await migrating(before_index)
     await waiting_to_migrate(watcher, 1)
-    await watcher.execute("SET lock_timeout = '20s'; DELETE FROM turns WHERE attempt < 0")  # any write takes its lock
+    await watcher.execute("SET lock_timeout = '20s'; DELETE FROM turns WHERE attempt < 0")  # takes the lock of a write
     await reader.execute("COMMIT")
     assert [await process.wait() for process in (first, second)] == [0, 0]
     assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)

@@ -1,5 +1,5 @@
-"""Questions that jobs ask: a background tool asks the person while its turn waits for the job, which may hold a slot or
-none.
+"""Questions that jobs ask: a background tool asks the person while its turn waits for the job. The job may hold a slot
+during the question, or none.
 """
 
 import asyncio

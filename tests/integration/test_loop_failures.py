@@ -480,7 +480,9 @@ async def test_a_call_with_an_id_that_is_taken_is_kept_when_the_turn_ends_within
 
 
 def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
-    """Gives each conversation the replies from a number on, which is the conversation's first message."""
+    """Gives each conversation its own part of the replies. The conversation's first message is the number of its first
+    reply.
+    """
     iterators: dict[str, Iterator[Reply]] = {}
 
     def reply(request: ModelRequest) -> Reply:

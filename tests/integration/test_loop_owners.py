@@ -379,7 +379,7 @@ async def test_a_second_stop_waits_for_nothing(harness: Harness) -> None:
 async def test_a_stop_comes_to_an_end_though_postgres_is_away(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another replica takes over unreturned turns, like turns of a dead replica."""
+    """Another replica takes over the turns that were not returned, like turns of a dead replica."""
     monkeypatch.setattr(worker, "FINAL_WRITE_TIMEOUT", 0.05)
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()

@@ -114,7 +114,7 @@ async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
 
 
 async def steer(harness: Harness, asked: Asked, words: str) -> bool:
-    """Stores a steer without a notification. False if the turn accepts no more steers."""
+    """Stores a steer without a notification. Returns False if the turn accepts no more steers."""
     async with Exchanges(harness.database).after(Target(OWNER, asked.chat, on_busy="steer"), None) as draft:
         if draft.steered is not None:
             assert draft.steered.id == asked.turn

@@ -238,7 +238,7 @@ TRIGGERS = "SELECT tgname, xmin::text FROM pg_trigger WHERE NOT tgisinternal"
 
 
 def changed(*names: str) -> Sequence[SqlFile]:
-    """Returns the files of the tree, in which `names` have another text."""
+    """Returns the files of the tree. The files in `names` have another text."""
     return [
         replace(file, sql=re.sub(r"\bBEGIN\n", "BEGIN  -- Of a test\n", file.sql) + "\n-- changed")
         if file.name in names

@@ -66,7 +66,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "what is new in a chat, from its beginning": (
         news.GET_NEWS,
         {"chat": CHAT, "since": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "limit": 50},
-        400,  # all turns of the chat: a generic plan is made for chats of the usual length, which are short
+        400,  # all turns of the chat: most chats are short, and the generic plan is made for a short chat
     ),
     "the turns that a cursor names": (
         news.GET_TURNS_AT,
@@ -92,7 +92,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     ),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 0}, 20),
     "the queue with suspects": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 1}, 40),
-    # The simple search may read all messages of the owner: 250 that people wrote, of 25,000, and as many answers.
+    # The simple search may read all messages of the owner: 250 of the 25,000 that people wrote, and 250 answers.
     "a simple search for nothing": (search.FIND_CHATS, found(OWNER, "nothing"), 3000),
     "a simple search for the most frequent word": (search.FIND_CHATS, found(OWNER, "word1"), 4000),
     "a simple search of documents": (

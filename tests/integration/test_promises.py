@@ -51,7 +51,7 @@ Apply = Callable[[Json, str, Mapping[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def apply() -> Apply:
-    """Applies an event as the client that the documentation prints."""
+    """Returns the function `apply` of the client that the documentation prints."""
     code = re.findall(r"^```python\n(.*?)^```$", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec("\n".join(code), names)

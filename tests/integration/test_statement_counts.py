@@ -444,9 +444,9 @@ async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_take
 
 TURNS = 8
 _ENDS = {"SEAL_AND_END": 1, "CLAIM_TURNS_FAIRLY": 1}
-# For each case: the replies of the model, the statements of a turn, and the most function calls in the thread of the
-# event loop. The most calls are the calls in CPython 3.11 and an eighth more. A change that makes a turn cheaper lowers
-# these numbers.
+# For each case: the replies of the model, the statements of a turn, and the limit of function calls in the thread of
+# the event loop. The limit is the number of calls in CPython 3.11 plus an eighth. A change that makes a turn cheaper
+# lowers these numbers.
 COSTS: Mapping[str, tuple[Callable[[], Sequence[Any]], Mapping[str, int], int]] = {
     "an answer": (lambda: [answer()], {"BEGIN_CHAT": 1} | _ENDS, 6_500),
     "a round of tools": (

@@ -184,7 +184,7 @@ class World:
         await random.choice(self.replicas).cancel(asked)
 
     async def disturb(self, random: Random) -> None:
-        """One replica declares the other replica dead, and takes over its turns."""
+        """Makes one replica declare the other replica dead and take over its turns."""
         await asyncio.sleep(random.random() * 0.1)
         taking, losing = random.sample(self.replicas, 2)
         await taking.queue.take_over([losing.queue.replica])

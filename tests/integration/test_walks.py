@@ -1,5 +1,6 @@
 """Walks: the modules of the server that a request passes, and its calls from a module to a module of a higher layer.
-Each walk has a limit, which reveals a new layer that only passes arguments on, and a new call back up.
+Each walk has a limit, which reveals two kinds of changes: a new layer that only passes arguments on, and a new call to
+a higher layer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Two settings of a running server are compared on one set of questions."""
+"""Compares two settings of a running server on one set of questions."""
 
 import asyncio
 import json

@@ -69,7 +69,7 @@ async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[
 
 
 async def said_by(provider: Provider) -> list[Part] | str:
-    """Returns the parts, or the error without its message. The engine decides by these."""
+    """Returns the parts, or the error without its message: everything by which the engine decides."""
     try:
         return await parts_of(provider)
     except ProviderError as error:

@@ -21,8 +21,8 @@ from turnstream_client.assembler import Assembler
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-# These limits give the most tokens that are sent. A call contains the conversation so far and the description of one
-# tool.
+# The limits that give the most tokens which the test sends. A call contains the conversation so far and the description
+# of one tool.
 _CALLS = 6
 _INPUT_TOKENS = 1_500
 _OUTPUT_TOKENS = 400

@@ -18,8 +18,8 @@ from turnstream.scripted import Reply, ScriptedProvider, message_of, text, think
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-# The environment variable that names the folder of marks. A mark is a file for a word after which the model has already
-# hung or broken once.
+# The environment variable that names a folder of marks. A mark is a file. It is named for a word after which the model
+# has already hung or broken once.
 HUNG = "TEST_HUNG"
 
 
@@ -42,8 +42,8 @@ async def send_mail(to: str) -> str:
 
 
 def _replies(word: str) -> Sequence[Reply]:
-    """Returns the model's replies in one turn. If the word has a comma, its part after the comma is for the model call
-    after the tool results.
+    """Returns the model's replies in one turn. If the word has a comma, the part after the comma selects the reply to
+    the tool results.
     """
     end = message_of(text("That ", "is ", "it."))
     match word.partition(",")[0]:
@@ -67,7 +67,7 @@ def _replies(word: str) -> Sequence[Reply]:
 
 
 def reply_to(request: ModelRequest) -> Reply:
-    """Returns the reply for the n-th model call of the turn, by the last word of the user."""
+    """Returns the reply for the n-th model call of the turn. The last word of the user selects the replies."""
     if word_of(request) == "recall":
         said = [f"{each.type} {each.text}" for message in request.messages for each in message.blocks]
         return message_of(text(" / ".join(said)))

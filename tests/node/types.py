@@ -72,8 +72,8 @@ def _of_document() -> str:
 
 
 def _of_modules() -> Iterator[tuple[Path, str]]:
-    """Generates types by compiling copies: beside a module, the compiler would read its existing types. React and the
-    SDK are in a parent folder.
+    """Generates types from copies of the modules, because the compiler would read the existing types beside a module.
+    React and the SDK are in a parent folder.
     """
     with tempfile.TemporaryDirectory(dir=FOLDER / "node_modules") as folder:
         copies = shutil.copytree(WEB / "packages", Path(folder, "packages"), ignore=shutil.ignore_patterns("*.d.ts"))

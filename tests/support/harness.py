@@ -184,7 +184,7 @@ class Harness:
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         checks = Guard.joined(guards, policy.plans) if guards else NO_CHECKS
-        # These modules are imported here, because they need extensions that a run may lack.
+        # These modules are imported here, because the harness must also load without the extensions that they need.
         from tests.support.call_policies import policies_for  # noqa: PLC0415
         from tests.support.job_runner import runner_for  # noqa: PLC0415
 

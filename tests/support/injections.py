@@ -1,4 +1,4 @@
-"""Statements of an injection, or of a session with the API's role, which Postgres must refuse.
+"""Statements that Postgres must refuse when they are injected, or when a session with the API's role executes them.
 
 `{bob}` is a chat of another owner, `{approve}` is the JSON of an approval, and `{owner}` and `{actor}` are signed.
 """

@@ -12,7 +12,7 @@ _LIST = FOLDER / "versions.sha256"
 
 
 def listed() -> Mapping[str, str]:
-    """Returns the listed digests. The name is a revision's file, or the state of `sql/` that belongs to a revision."""
+    """Returns the listed digests. Each name is a revision's file, or the state of `sql/` that belongs to a revision."""
     lines = (line.split("  ") for line in _LIST.read_text(encoding="utf-8").splitlines())
     return {name: digest for digest, name in lines}
 

@@ -36,5 +36,5 @@ def schemas_by_name() -> dict[str, Any]:
 
 
 def providers_of(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
-    """Returns the providers in the file of models whose key is set, without the demo."""
+    """Returns the providers whose key is set, from the file of models. Leaves out the demo."""
     return [spec for spec in read_registry(file, environment, APIS) if not spec.api.stand_in]

@@ -1,5 +1,5 @@
-"""Makes the servers that tests start use another PostgreSQL instead of the embedded one. POSTGRES_PROGRAMS is the
-folder of its programs, such as /usr/lib/postgresql/15/bin.
+"""Replaces the embedded PostgreSQL of the servers that tests start. POSTGRES_PROGRAMS is the folder with the programs
+of the other PostgreSQL, such as /usr/lib/postgresql/15/bin.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""The plans that a server gets. It prepares each statement, and for each of the first five executions Postgres makes a
-plan for the values. After that Postgres keeps one generic plan for all values, unless this plan costs more.
+"""The plans that a server gets. The server prepares each statement, and for each of the first five executions Postgres
+makes a plan for the values. After that Postgres keeps one generic plan for all values, unless this plan costs more.
 """
 
 import json

@@ -55,7 +55,7 @@ async def desk(shared_database_url: str, bank: Bank) -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def clients(desk: Server, document: Document) -> AsyncIterator[Mapping[str, Client]]:
-    """A client of the owner, of two approvers, of a former one, and of somebody else."""
+    """Yields clients of the owner, of two approvers, of a former approver, and of another person."""
     roles = {"approver": {"manager"}, "second": {"manager", "other"}, "former": {"other"}}
     names = {name: f"{name} {uuid4()}" for name in ("owner", "approver", "second", "former", "stranger")}
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Images and documents in user turns: accepted files, stored files, and the request of the model."""
+"""Images and documents in user turns: accepted files, stored files, and the request to the model."""
 
 import json
 from base64 import b64encode

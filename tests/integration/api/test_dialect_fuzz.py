@@ -240,7 +240,7 @@ def changed(body: Json, path: Path, value: Any) -> Json:
 
 
 async def rows_of(connection: "asyncpg.Connection[asyncpg.Record]", owner: str) -> tuple[int, ...]:
-    """Counts the rows in each table that belong to the owner."""
+    """Counts the owner's rows in each table."""
     row = await connection.fetchrow(
         """SELECT (SELECT count(*) FROM chats WHERE owner = $1),
                   (SELECT count(*) FROM turns JOIN chats ON chats.id = chat_id WHERE chats.owner = $1),

@@ -23,7 +23,9 @@ OURS = {Connection, RequestResponseCycle, LiveView, Recorder, Reply}
 
 @contextmanager
 def uncollected() -> Iterator[list[Any]]:
-    """Yields the list in which the collector keeps the objects that only it would free."""
+    """Yields the list of the objects that only the garbage collector would free. The collector keeps these objects in
+    the list.
+    """
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

@@ -25,7 +25,7 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Left out is the call with which a credential ends its own session: every credential may make it.
+# Left out is the call with which a credential ends its own session, because every credential may make this call.
 PROTECTED = [endpoint for endpoint in ENDPOINTS if not endpoint.open and endpoint.scopes != SCOPES]
 
 
@@ -192,8 +192,8 @@ PEERS = {
 
 
 async def test_without_tokens_no_other_machine_is_answered_whatever_host_it_claims(database_url: str) -> None:
-    """The app comes from `create_app` and runs behind a server that listens on every address, which the settings do not
-    show.
+    """The app comes from `create_app`, and its server listens on every address. The settings do not contain this
+    address.
     """
     async with serving(database_url) as server:
         for peer, answered in PEERS.items():

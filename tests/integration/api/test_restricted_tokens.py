@@ -148,7 +148,7 @@ async def restricted(
 
 
 async def referred(world: World, server: Server) -> int:
-    """Counts the blocks of the owner's turns that contain data from outside of any chat, or its name."""
+    """Counts the blocks of the owner's turns that contain data which belongs to no chat, or the name of such data."""
     row = await server.services.storage.database.row(
         GET_REFERENCES, owner=world.api.owner, named=[f"%{each}%" for each in (SECRET, world.file, world.image)]
     )

@@ -43,7 +43,7 @@ def painter(conversation: Conversation) -> Iterable[Said]:
 
 @dataclass
 class Browser:
-    """The browser. `colors` has the visible colors of the graph."""
+    """The browser that shows the graph. `colors` has the visible colors of the graph."""
 
     kinds: dict[str, str] = field(default_factory=lambda: {"tom": "cat", "rex": "dog", "kitty": "cat"})
     colors: dict[str, str] = field(default_factory=dict)

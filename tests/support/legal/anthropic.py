@@ -166,8 +166,8 @@ def _caller(block: Json) -> str | None:
 
 
 def _may_wait(messages: Sequence[Json], id: str, number: int) -> bool:
-    """Returns whether a server tool may still be running. This needs that only results of client tools follow, and
-    answers with calls that the server tool makes.
+    """Returns whether a server tool may still be running. This requires that only results of client tools follow, and
+    answers whose calls the server tool makes.
     """
     following = messages[number + 1 :]
     answers = [message for message in following if message["role"] == "assistant"]
