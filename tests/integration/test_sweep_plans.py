@@ -103,7 +103,9 @@ class Explained(Database):
 
 
 def _touched(node: Mapping[str, Any]) -> float:
-    """Multiplies rows by loops, because Postgres looks up arrays of ids, and rows that belong to a row, one by one."""
+    """Multiplies rows by loops. Postgres looks up an array of ids one id at a time, and the rows that belong to a row
+    one row at a time.
+    """
     if node["Node Type"] == "Function Scan" or "CTE Name" in node:  # these nodes read no table
         return 0
     rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)

@@ -211,8 +211,8 @@ BODIES: Sequence[tuple[str, Json]] = (
 )
 
 
-# Excluded are bodies without a conversation, and bodies of this server's own calls, whose schemas `test_openapi.py`
-# tests.
+# Bodies without a conversation are left out. Bodies of this server's own calls are left out, too, because
+# `test_openapi.py` tests their schemas.
 ELSEWHERE = {NewTurnInNewChat, NewTurn, TurnOptions, ForkIn, EmbeddingsIn}
 
 
