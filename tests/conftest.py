@@ -27,7 +27,7 @@ from tests.support.row_security import admit_api
 from turnstream.extensions.embedded.server import EmbeddedPostgres
 from turnstream.storage.migrations import upgrade
 
-# A loaded machine is no reason to fail.
+# Hypothesis sets no deadline for an example, because a loaded machine would miss it.
 settings.register_profile("patient", deadline=None, max_examples=tries(100))
 settings.load_profile("patient")
 
@@ -35,16 +35,16 @@ LIVE = os.environ.get("LIVE_TESTS") == "1"
 IMAGE = os.environ.get("IMAGE_TESTS") == "1"
 LARGE = os.environ.get("LARGE_TESTS") == "1"
 
-# Only real providers use TLS. Loading all authorities of a system costs every client and every process more than most
-# tests.
+# Only tests with real providers use TLS. Loading all certificate authorities of the system costs every client and every
+# process more time than most tests take.
 if not LIVE:
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes
 
-# The tests with counted coverage: tests of the floors' own code. Coverage by other tests, and by random draws of
-# Hypothesis, has little meaning, and tracing halves the speed in Python 3.11.
+# Coverage is counted only for these tests, which test the code of their own layer. Lines that other tests or random
+# draws of Hypothesis happen to run say little, and tracing halves the speed in Python 3.11.
 _COUNTED = (
     "unit",
     "contracts",
@@ -71,9 +71,10 @@ _COUNTED = (
 )
 _TESTS = Path(__file__).parent
 
-# A thirtieth of the tests takes half of the time: faults between several processes, long random schedules, and tests of
-# whole programs and pages. FULL_TESTS=1, as in `.ci/run`, runs the modules of the day, FULL_TESTS=all runs all; a run
-# that names modules always runs these. Single tests of other modules have the mark `full`.
+# These modules hold a thirtieth of the tests and take half of the time: faults between several processes, long random
+# schedules, and tests of whole programs and pages. FULL_TESTS=1, as in `.ci/run`, runs the modules of the day, and
+# FULL_TESTS=all runs all of them. A run that names modules always runs the named modules. In other modules, single slow
+# tests have the mark `full`.
 _FULL_ONLY = (
     *("faults/test_agent_families.py", "browser/test_research_assistant.py"),
     *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
@@ -103,7 +104,7 @@ _FULL_ONLY = (
     *("node/test_claude_code.py", "node/test_codex.py", "acceptance/test_anthropic.py"),
 )
 
-# Folders of tests that need a program, which a machine may lack. Single tests have the mark `needs`.
+# Folders whose tests need a program that a machine may lack. Single tests have the mark `needs`.
 _NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
 
 
@@ -113,8 +114,8 @@ def pytest_configure() -> None:
 
 
 def _keep_folders_in_memory() -> None:
-    """Temporary folders are in memory if there is room: a database has three hundred files, and a disk takes ten times
-    as long to create these.
+    """Keeps temporary folders in memory if there is room: a database has three hundred files, and creating them on a
+    disk takes ten times as long.
     """
     if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
@@ -122,7 +123,7 @@ def _keep_folders_in_memory() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Modules and tests live as long as the run: the garbage collector visits them neither now nor later."""
+    """Excludes modules and tests from garbage collection, because they live as long as the run."""
     gc.disable()
     try:
         return (yield)
@@ -132,7 +133,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run does not import excluded modules: modules of other days, and modules of missing extensions."""
+    """Keeps a run from importing modules that it does not run: modules of other days, and modules of missing
+    extensions.
+    """
     if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
         return None
     name = collection_path.relative_to(_TESTS).as_posix()
@@ -144,12 +147,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Releases the connections and tasks of a failed test silently right after the test. The traceback refers to these
-    until the next test, which would get their warnings, and fail too.
+    """Releases the connections and tasks of a failed test silently right after the test. Otherwise the traceback would
+    keep them alive until the next test, which would then get their warnings and fail too.
     """
     result = yield
     if getattr(sys, "last_traceback", None) is not None:
-        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # the last one from Python 3.12 on
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # `last_exc` exists from Python 3.12 on
             vars(sys).pop(name, None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -172,12 +175,13 @@ def _limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[.
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Live tests run only on request, because they cost money. So do tests of the image (minutes) and of large tables,
-    and tests with the mark `full`. Other runs deselect these tests instead of skipping them.
+    """Deselects tests that a run does not include, instead of skipping them. Live tests run only on request, because
+    they cost money. Tests of the image (minutes), tests of large tables, and tests with the mark `full` also run only
+    on request.
 
-    The modules with the longest time limits come first, so that no worker is late at the end. A hanging async test
-    fails after three quarters of its time; after the whole time pytest-timeout ends the process, and loses the coverage
-    of earlier tests.
+    The modules with the longest time limits come first, so that no worker is late at the end. An async test that hangs
+    fails after three quarters of its time limit. After the whole limit, pytest-timeout kills the process, and the
+    coverage of earlier tests is lost.
     """
     left_out = [name for name, asked in {"live": LIVE, "image": IMAGE, "large": LARGE}.items() if not asked]
     if deselected := [
@@ -207,7 +211,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _extensions_of(item: pytest.Item) -> set[str]:
-    """The extensions in the marks of a test."""
+    """Returns the extensions that the marks of a test name."""
     return {name for marker in item.iter_markers("extensions") for name in marker.args}
 
 
@@ -225,30 +229,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_logs() -> None:
-    """Replaces tracebacks for people, which take a second each."""
+    """Logs tracebacks in their plain form, because coloured tracebacks take a second each."""
     processors = structlog.processors
     structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 # --- databases -----------------------------------------------------------------------------------------------
 
-# Postgres uses half of the CPU time of tests with a database, mostly for plans of statements on new connections. Each
-# connection makes a generic plan once, and a custom plan up to five times. A server that has run for a while uses
-# generic plans.
+# Postgres uses half of the CPU time of tests with a database, mostly to plan statements on new connections. For each
+# statement, a connection makes a generic plan once, and a custom plan up to five times. A server that has run for a
+# while uses generic plans.
 DISPOSABLE = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "plan_cache_mode": "force_generic_plan",
     "max_connections": "400",
-    # Autovacuum would be another client of a copied database, and change statistics in the middle of a test.
+    # Autovacuum would be a second client of a copied database, and would change statistics in the middle of a test.
     "autovacuum": "off",
 }
 
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
-    """The server of DATABASE_URL, or one that all workers of the run share, as a DSN."""
+    """Returns the DSN of the server that DATABASE_URL names, or of one server that all workers of the run share."""
     given = os.environ.get("DATABASE_URL")
     if given:
         yield given.replace("postgresql+asyncpg://", "postgresql://")
@@ -258,8 +262,8 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 
 
 class Databases:
-    """Makes and drops databases of the server, on one connection: most tests have a database, and a connection costs
-    half as much.
+    """Creates and drops databases of the server on one connection: most tests need a database, and a new connection
+    costs half as much as a database.
     """
 
     def __init__(self, server: str) -> None:
@@ -299,7 +303,7 @@ def template_database(databases: Databases) -> Iterator[str]:
     """The name of a migrated database that nobody is connected to."""
     with databases.new("template0") as url:
         upgrade(url)
-        asyncio.run(admit_api(url))  # each server would do so at its start: seventy statements
+        asyncio.run(admit_api(url))  # otherwise each server would admit the API at its start, with seventy statements
         yield urlsplit(url).path[1:]
 
 
@@ -312,28 +316,30 @@ def database_url(databases: Databases, template_database: str) -> Iterator[str]:
 
 @pytest.fixture
 def other_database_url(databases: Databases, template_database: str) -> Iterator[str]:
-    """A second one."""
+    """A second fresh migrated database."""
     with databases.new(template_database) as url:
         yield url
 
 
 @pytest.fixture
 def empty_database_url(databases: Databases) -> Iterator[str]:
-    """A database in which nothing was ever made."""
+    """A database without any table."""
     with databases.new("template0") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def shared_database_url(databases: Databases, template_database: str) -> Iterator[str]:
-    """The same for all tests of a module, if servers take longer to start than a test to run."""
+    """A database that all tests of a module share. It is meant for modules whose servers take longer to start than a
+    test takes to run.
+    """
     with databases.new(template_database) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def second_database_url(databases: Databases, template_database: str) -> Iterator[str]:
-    """Another one beside `shared_database_url`."""
+    """A second shared database, beside `shared_database_url`."""
     with databases.new(template_database) as url:
         yield url
 

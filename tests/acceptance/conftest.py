@@ -8,7 +8,9 @@ from tests.support.server_process import Server
 
 
 class StartServer(Protocol):
-    """`await server(TURNSTREAM_DEMO_DELAY="0.05")`: another replica on the test's own database, ready."""
+    """Starts another replica on the test's own database, as in `await server(TURNSTREAM_DEMO_DELAY="0.05")`. The
+    replica is ready.
+    """
 
     def __call__(self, **settings: str) -> Awaitable[Server]: ...
 

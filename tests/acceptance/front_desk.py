@@ -41,7 +41,7 @@ async def free_rooms() -> str:
 
 
 def answer(request: ModelRequest) -> Reply:
-    """Depends only on the request, so that another process can continue a turn."""
+    """Returns an answer that depends only on the request, so that another process can continue a turn."""
     question, results = _since_the_question(request.messages)
     if results:
         return message_of(text("The desk says:\n\n", *(f"- {result}\n" for result in results)))

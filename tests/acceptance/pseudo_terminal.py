@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.virtual_terminal import VirtualTerminal
 
 _TIMEOUT = 150  # seconds; tolerates a machine that is busy with other tests
-_PATIENCE = 30  # seconds until a person presses a key again
+_PATIENCE = 30  # seconds after which a person presses a key again
 # Makes the pseudo-terminal the controlling terminal, so that a typed Ctrl-C becomes SIGINT.
 _TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 

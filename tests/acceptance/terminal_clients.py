@@ -17,7 +17,7 @@ _TIMEOUT: Final = 150  # seconds; tolerates a machine that is busy with other te
 
 
 class Script:
-    """`turnstream chat` with pipes in place of a terminal."""
+    """`turnstream chat` with pipes instead of a terminal."""
 
     def __init__(self, server: str, folder: Path, *arguments: str, stdin: str = "", **settings: str) -> None:
         self.process = subprocess.Popen(
@@ -116,7 +116,7 @@ class TurnProbe:
         assert answer.status_code == 201
 
     async def enqueue(self, *messages: str) -> None:
-        """Posts messages behind the newest turn."""
+        """Posts messages that are queued behind the newest turn."""
         chat = (await self.path())[-1]["chat_id"]
         for message in messages:
             body = {"blocks": [{"type": "text", "text": message}], "on_busy": "enqueue"}

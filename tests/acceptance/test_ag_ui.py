@@ -1,4 +1,4 @@
-"""AG-UI against real servers: a run with many cut connections, and a run whose server is killed."""
+"""AG-UI against real servers: a run whose connection is cut many times, and a run whose server is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -19,7 +19,9 @@ _OPTIONS = {"TURNSTREAM_DEMO_DELAY": "0.01", "TURNSTREAM_JOURNAL_INTERVAL": "0.0
 
 
 async def events_of(url: str, thread: str) -> AsyncIterator[Json]:
-    """Yields the events of the run that answers the message. A repetition of the message follows the same answer."""
+    """Yields the events of the run that answers the message. If the message is sent again, the same answer is
+    followed.
+    """
     body = {"threadId": thread, "runId": "r", "protocolVersion": "1.0", "messages": [MESSAGE]}
     async with (
         httpx2.AsyncClient(base_url=url, timeout=150) as client,

@@ -1,4 +1,4 @@
-"""A client of Anthropic's API with cut connections, and with a killed server."""
+"""A client of Anthropic's API whose connections are cut, and whose server is killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Reading:
         return "".join(delta.get("text", "") for delta in deltas)
 
     async def read(self, url: str) -> AsyncIterator[dict[str, Any]]:
-        """Yields further events, until the stream ends or the caller stops."""
+        """Yields further events until the stream ends or the caller stops."""
         async with (
             httpx2.AsyncClient(trust_env=False, timeout=150) as client,
             client.stream("POST", f"{url}/v1/messages", json=BODY, headers={**HEADERS, **self.headers}) as answer,

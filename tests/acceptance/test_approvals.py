@@ -66,8 +66,8 @@ def decision(kind: str, call: Json, **more: Any) -> Json:
 
 @dataclass(frozen=True)
 class Died:
-    """Turns on a killed server. `half` has two calls, one of them decided. The call of `allowed` was approved and had
-    not started. The call of `at_work` was running.
+    """The turns of a killed server. `half` has two calls, of which one was decided. The call of `allowed` was approved
+    and had not started. The call of `at_work` was running.
     """
 
     half: Said
@@ -152,7 +152,7 @@ async def test_a_call_that_ran_when_the_server_died_is_not_repeated(office: Offi
 async def test_a_decision_counts_once(office: Office) -> None:
     turn, (call, other) = await office.ask("transfer carl 10, transfer carla 10")
     key = str(uuid4())
-    for _ in range(2):  # like a client after a lost response
+    for _ in range(2):  # like a client that lost the response
         await office.decide(turn, decision("approve", call), key=key)
     for again in (decision("approve", call), decision("approve", call, input={"to": "carl", "euros": 99})):
         refused = await office.decide(turn, again, expect=409)

@@ -1,4 +1,4 @@
-"""docs/cookbook.md, run as one program against a server like that of `make run` without a key."""
+"""The program of docs/cookbook.md, run as a whole against a server like that of `make run` without a key."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""A course assistant with its own tools over the document store; the model acts on their results."""
+"""A course assistant whose tools use the document store, and whose model acts on the results of the tools."""
 
 from collections.abc import AsyncIterator
 

@@ -80,7 +80,7 @@ async def test_a_program_of_its_own_serves_its_tools_and_ends_in_order(database_
             assert [tool["name"] for tool in (await api.json("GET", "/api/tools"))["tools"]] == ["high_water"]
             turn = await api.ask(await api.chat(), '/call high_water {"port": "Dover"}')
             assert "14:07" in turn.assistant["blocks"][-1]["text"]
-        assert await running.terminate() in {0, -15}  # uvicorn re-raises the signal after its shutdown
+        assert await running.terminate() in {0, -15}  # uvicorn raises the signal again after its shutdown
     finally:
         await running.close()
     assert "Traceback" not in running.logs

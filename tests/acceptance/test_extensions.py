@@ -1,5 +1,5 @@
-"""The core without extensions and without the packages of the extras. With a provider from a program, it posts,
-streams, runs tools and survives a kill.
+"""The core without extensions and without the packages of the extras. A program supplies the provider. The core accepts
+messages, streams, runs tools and survives a kill.
 """
 
 import json
@@ -94,7 +94,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment with only the server and its dependencies."""
+    """The `bin` folder of an environment that has only the server and its dependencies."""
     programs = installed(tmp_path_factory.mktemp("core"), ROOT)
     link_dependencies(programs, "turnstream")
     return programs
@@ -114,7 +114,9 @@ def test_the_environment_of_the_core_has_no_package_of_an_extra(programs: Path) 
 async def test_the_core_alone_runs_tools_and_continues_after_a_kill(
     programs: Path, database_url: str, tmp_path: Path, extensions: str
 ) -> None:
-    """Without extensions, a program passes the provider and the tool; the command loads the tool from a package."""
+    """Without extensions, a program supplies the provider and the tool. With extensions, `turnstream serve` loads the
+    tool from a package.
+    """
 
     class Core(Server):
         command = (programs / "turnstream", "serve") if extensions != "none" else (programs / "python", "program.py")
@@ -245,7 +247,7 @@ async def test_calls_of_extensions_are_not_there_without_them(server: StartServe
     )
     present = (*CORE.endpoints, *CALLS.endpoints)
     left_out = [endpoint for endpoint in (*ENDPOINTS, *OPENAI) if endpoint not in present]
-    shared = {endpoint.path for endpoint in present}  # another method of the same path
+    shared = {endpoint.path for endpoint in present}  # another method has the same path
     assert len(left_out) > 20
     async with httpx2.AsyncClient(base_url=running.url) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]

@@ -1,4 +1,6 @@
-"""The live test passes against a local server with the provider's API. A default run deselects it."""
+"""The live test passes against a local server that implements the provider's API. A default run deselects the live
+test.
+"""
 
 import asyncio
 import sys

@@ -15,7 +15,7 @@ def client_of(url: str) -> AsyncOpenAI:
 
 
 def exploded(events: list[Any]) -> list[tuple[int, str]]:
-    """Gives each event its number, and each character of a delta a number of its own."""
+    """Returns each event with its number. Each character of a delta has a number of its own."""
     found: list[tuple[int, str]] = []
     for event in events:
         delta = getattr(event, "delta", None)
@@ -49,7 +49,7 @@ async def test_a_response_resumes_on_another_replica_after_the_one_that_wrote_it
     assert whole[-1].type == "response.completed"
     assert final.output_text
     assert exploded(again) == exploded(rest), "the same while it ran and after"
-    if rest[0].type != "response.in_progress":  # otherwise the journal lacked some sent text, which was voided
+    if rest[0].type != "response.in_progress":  # otherwise the server voided sent text that the journal lacked
         assert exploded(seen) + exploded(rest) == exploded(whole)
     assert rest[-1].sequence_number == whole[-1].sequence_number
 

@@ -1,4 +1,4 @@
-"""The process for its operator: its log and its exit."""
+"""The process as its operator sees it: its log and its exit."""
 
 import asyncio
 import json

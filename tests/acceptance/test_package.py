@@ -19,7 +19,7 @@ from tests.support.pages import blocks
 from tests.support.server_process import Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
-# The projects of the other distributions.
+# The folders of the other distributions.
 BESIDE = sorted(path.parent for path in ROOT.glob("app/*/pyproject.toml"))
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 

@@ -41,7 +41,7 @@ def shell(commands: str, folder: Path, **environment: str) -> str:
 
 
 def without_chance(printed: str) -> str:
-    """Replaces values that differ between runs: tokens, dates, names of databases."""
+    """Replaces values that are random or differ between runs: tokens, dates, names of databases."""
     printed = re.sub(r"ts_\w{32}_[\w-]{43}", "ts_…", printed)
     return re.sub(r"\d{4}-\d\d-\d\d(T[\d:.]+Z| \d\d:\d\d)?|\(/\w+\)", "…", printed)
 
@@ -87,7 +87,7 @@ async def test_a_token_opens_the_stream_as_the_pages_say(
 async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     database_url: str, postgres_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("kept")  # short: the path of a socket has at most 107 characters
+    folder = tmp_path_factory.mktemp("kept")  # a short name: the path of a socket has at most 107 characters
     dump, restore = section("docs/postgres.md", "Backup", "sh")
     running = Server("", folder, {})  # an empty DATABASE_URL selects the embedded database
     await running.start()
@@ -103,7 +103,7 @@ async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
     programs = dump.splitlines()[0]
     shell(f"{programs}\n$bin/psql -q -c 'CREATE DATABASE {empty}' '{postgres_server}'", folder)
     try:
-        # A Postgres before 17 rejects one parameter but restores all rows, as documented on the page.
+        # A Postgres before version 17 rejects one parameter but restores all rows, as the page says.
         shell(f"{programs}\n{restore.strip()} 2> errors.txt || true", folder, DATABASE_URL=target)
         errors = (folder / "errors.txt").read_text(encoding="utf-8")
         assert not errors or re.search(r"(?s)parameter \"transaction_timeout\".*ignored on restore: 1$", errors.strip())

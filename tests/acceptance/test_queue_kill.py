@@ -1,4 +1,4 @@
-"""A kill of the server during a change of the queue: the rows of the message and its delivery are consistent."""
+"""A kill of the server during a change of the queue: the stored message and its delivery are consistent."""
 
 import asyncio
 from contextlib import suppress
@@ -46,7 +46,8 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
             assert "block_delta" in [event.name async for event in until("block_delta", events)]
         for words in ("Second", "Third"):
             await api.say(chat, words, on_busy="enqueue")
-        # Also long: a short turn could receive the steer after the takeover, and end before its cancellation.
+        # This message is long, too: a short turn could receive the steer after the takeover, and end before its
+        # cancellation.
         await api.json("POST", f"{chat}/turns", 202, json={**said("/long 80000"), "on_busy": "steer"})
         before = (await api.json("GET", f"{chat}/queue"))["entries"]
         steer, second, third = before
@@ -75,7 +76,7 @@ async def test_after_a_kill_in_the_middle_of_a_change_the_queue_is_as_it_was_and
             await asking
     await running.start(
         TURNSTREAM_DEMO_DELAY="0.005"
-    )  # at the same address: it takes over the killed server's turns at once
+    )  # the new server has the same address, so it takes over the killed server's turns at once
     async with Client(running.url) as api:
         # The takeover ends the round. From then on, the steer may be delivered at any time.
         entries = (await api.json("GET", f"{chat}/queue"))["entries"]

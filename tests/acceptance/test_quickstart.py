@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/quickstart.md, run verbatim against a server started by these pages."""
+"""The commands of README.md and docs/quickstart.md, run verbatim against a server that these pages start."""
 
 import re
 import subprocess
@@ -14,19 +14,19 @@ from turnstream_client.assembler import Assembler
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
-# Reading speed, so that the test can cut a connection within an answer.
+# The speed of reading, so that the test can cut a connection within an answer.
 SLOWLY = "0.01"
 
 needs_curl = pytest.mark.needs("curl")
 
 
 def blocks_of(page: str) -> list[str]:
-    """The content of ```sh blocks."""
+    """Returns the content of all ```sh blocks."""
     return re.findall(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def run(page: str, server: Server, folder: Path) -> str:
-    """Runs all blocks in one shell, except the first, which starts a server. Returns their output."""
+    """Runs all blocks in one shell, except the first block, which starts a server. Returns their output."""
     start, *commands = blocks_of(page)
     assert start == "make run\n"
     script = "set -eu\n" + "\n".join(commands)

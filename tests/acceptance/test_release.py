@@ -1,4 +1,4 @@
-"""`make release`, without the steps that need a container engine."""
+"""`make release` without the steps that need a container engine."""
 
 from hashlib import sha256
 from pathlib import Path

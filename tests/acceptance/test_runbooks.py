@@ -1,4 +1,4 @@
-"""The runbooks: all commands of the page in their order, on a server with a running and an ended turn."""
+"""The runbooks: all commands of the page in their order, run on a server with one running and one ended turn."""
 
 import os
 import re

@@ -1,13 +1,13 @@
-"""The start of the process: early imports, and imports at the first use."""
+"""The start of the process: modules that it imports at once, and modules that it imports at their first use."""
 
 import pytest
 
 from tests.acceptance.conftest import StartServer
 from tests.support.server_process import Server
 
-# Modules that are not needed to listen; their import takes twice as long as all others together. `lark` is a transitive
-# import: jsonschema imports another library if it is installed, and this library compiles grammars with `lark` for a
-# second.
+# Modules that a server does not need to listen. Their import takes twice as long as all other imports together. `lark`
+# is a transitive import: jsonschema imports another library if it is installed, and this library spends a second on
+# compiling grammars with `lark`.
 LATER = {"alembic", "anthropic", "lark", "openai", "opentelemetry", "rich.console", "sqlalchemy"}
 
 

@@ -1,4 +1,4 @@
-"""`turnstream chat` in a terminal and in a script, against the real server."""
+"""`turnstream chat` in a terminal and in a script, with the real server."""
 
 import asyncio
 import signal
@@ -39,14 +39,14 @@ async def open_terminal(tmp_path: Path) -> AsyncIterator[OpenTerminal]:
 
 
 def text_of(turn: Json) -> str:
-    """The prose of a turn. An interrupted text continues in the next block, in mid-sentence."""
+    """Returns the prose of a turn. An interrupted text continues in the next block, in mid-sentence."""
     texts = [block for block in turn["blocks"] if block["type"] == "text"]
     ends = ["" if block.get("interrupted") else "\n\n" for block in texts[:-1]] + ["\n"]
     return "".join(block["text"] + end for block, end in zip(texts, ends, strict=True))
 
 
 def answering(turn: Json) -> bool:
-    """True within the last text, after the tool calls."""
+    """Returns True within the last text, after the tool calls."""
     return turn["status"] == "running" and any(
         block["type"] == "text" and block["round"] == 3 and len(block["text"]) > 60 for block in turn["blocks"]
     )

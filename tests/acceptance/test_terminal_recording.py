@@ -32,7 +32,7 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[FrontDesk]:
 
 
 def _fixed(line: str) -> str:
-    """Replaces times and the port. A short call or thought has no time."""
+    """Replaces times and the port, because they differ between runs. A short call or thought has no time."""
     line = re.sub(r"at \d\d:\d\d:\d\d, in \d+ min", "at 14:32:10, in 15 min", line)
     line = re.sub(r"thought for [\d.]+ \w+", "thought", line)
     time = "" if line.startswith("✓") else " · 0.2 s"

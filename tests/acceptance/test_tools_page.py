@@ -1,4 +1,6 @@
-"""The examples of the pages about tools that need a server with special settings: verbatim files and commands."""
+"""The examples of the pages about tools that need a server with special settings. Files and commands are used
+verbatim.
+"""
 
 import subprocess
 import sys
@@ -25,7 +27,7 @@ async def test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key(
     (tmp_path / ".venv").symlink_to(sys.prefix)  # the page uses `.venv/bin/python`
     running = await server(TURNSTREAM_TOOLSET="shopping:toolset", TURNSTREAM_TOOLS_FILE="tools.toml")
     async with httpx2.AsyncClient(base_url=running.url) as client:
-        # On a busy machine the MCP server may miss the startup limit of five seconds.
+        # On a busy machine the MCP server may miss the limit of five seconds for its start.
         while "clock__now" not in (await client.get("/api/tools")).text:
             assert "mcp.failed" not in running.logs
     printed = [

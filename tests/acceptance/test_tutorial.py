@@ -1,4 +1,4 @@
-"""docs/tutorial.md from its first to its last step, in one shell, as typed by a reader."""
+"""docs/tutorial.md from its first to its last step, in one shell, as a reader types it."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ async def test_every_step_of_the_tutorial_prints_what_the_page_shows(database_ur
 
 
 async def run(script: str, folder: Path, environment: dict[str, str]) -> str:
-    """Returns the script's output. A failure leaves no server process behind."""
+    """Returns the script's output. If the script fails, no server process is left behind."""
     shell = await asyncio.create_subprocess_exec(
         "bash",
         "-c",

@@ -1,4 +1,6 @@
-"""`python -m tests.bench`: trials with several servers; then turnstream and a bare relay, each alone on one CPU."""
+"""`python -m tests.bench` measures with several servers first, and then compares turnstream with a bare relay, each
+alone on one CPU.
+"""
 
 import os
 import signal
@@ -36,12 +38,13 @@ console = Console(stderr=True, highlight=False)
 def main(
     names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: str | None, write: bool | None
 ) -> None:
-    """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
-    catch-up, reconnects (beside a relay); recovery, start, remote, distant, journal, traces, sealing, replicas (several
-    servers); cache (a provider that bills); chats (long ones); large (a database of a million turns); hostile
-    (attacks beside calm streams); overload (arrivals above capacity); costs, storage (what a turn takes).
+    """NAME selects the measurements; by default all run. Beside a relay: memory, readers, streams, openings, burst,
+    capacity, unpaced, catch-up, reconnects. With several servers: recovery, start, remote, distant, journal, traces,
+    sealing, replicas. Others: cache (a provider that bills), chats (long chats), large (a database of a million turns),
+    hostile (attacks beside calm streams), overload (arrivals above capacity), and costs and storage (what a turn
+    takes).
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop all child processes, as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops all child processes, as Ctrl-C does
     raise_file_limit()
     programme = quick_set() if is_quick else whole()
     if names:
@@ -63,7 +66,7 @@ def main(
 def measure(
     programme: Programme, repetitions: int, seconds: float, only: str | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the faults, and the tables by the section of their page."""
+    """Returns the faults, and each table by the section of its page."""
     until, load_before = time.monotonic() + seconds, os.getloadavg()[0]
     with ExitStack() as owned:
         folder = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="turnstream-bench-")))
@@ -86,7 +89,9 @@ def candidates_for(database: Postgres | None) -> list[Candidate]:
 
 
 class Run:
-    """One run. A failed measurement is added to `faults` and has no figures; the other figures stay."""
+    """One run of measurements. A failed measurement is added to `faults` and has no figures; the figures of the others
+    stay.
+    """
 
     def __init__(self, provider: FakeProvider, database: Postgres | None, folder: Path) -> None:
         self.results = Results()
@@ -117,7 +122,9 @@ class Run:
     def repeat(
         self, candidates: list[Candidate], scenarios: Iterable[Scenario], repetitions: int, until: float
     ) -> None:
-        """Reverses the order of the candidates in each repetition: a slow drift of the machine affects both."""
+        """Runs the scenarios repeatedly. Each repetition reverses the order of the candidates, so that a slow drift of
+        the machine affects both candidates.
+        """
         started = time.monotonic()
         for repetition in range(repetitions):
             now = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.bench.mcp_adversary import CALLED, PATIENCE, McpAdversary
 
-# Models that call a tool: the name of the tool and its arguments.
+# Models that call a tool: the name of the tool, and the arguments of the call.
 _CALLS = {
     "looking": ("look", "{}"),
     "counting": ("count", "{}"),
@@ -43,7 +43,7 @@ def _call(name: str, arguments: str) -> Iterator[bytes]:
 
 
 def _texts(model: str) -> Iterator[bytes]:
-    """The events of a reply's blocks."""
+    """Yields the events of a reply's blocks."""
     if model == "blocks":
         for index in range(_BLOCKS):
             yield _event("content_block_start", index=index, content_block=_TEXT)
@@ -57,9 +57,9 @@ def _texts(model: str) -> Iterator[bytes]:
         yield from [_delta(0, "word ") * 500] * (100 * _MEGABYTE // (500 * len(_delta(0, "word "))))
     elif model == "one-event":
         yield _delta(0, "word " * (100 * _MEGABYTE // 5))
-    elif model == "long-event":  # the maximum size of an event
+    elif model == "long-event":  # the event has the maximum size
         yield _delta(0, "größer " * 225_000)
-    elif model == "objects":  # the maximum number of objects in an event
+    elif model == "objects":  # the event has the maximum number of objects
         yield _event("surprise", all=[{"a": {}}] * 33_000)
         yield _delta(0, "Done.")
     else:
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self.send_error(405)  # for MCP: the server has no stream of notifications
+        self.send_error(405)  # tells an MCP client that this server has no stream of notifications
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
                         return
                     self._answer(*self.server.mcp.answer(message))
                 case _:
-                    self.rfile.read()  # until the caller closes the connection
+                    self.rfile.read()  # waits until the caller closes the connection
 
     def _answer(self, media_type: str, pieces: Any, status: int = 200) -> None:
         self.send_response(status)

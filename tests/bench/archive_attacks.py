@@ -41,12 +41,12 @@ Parts = Sequence[tuple[str, bytes]]
 
 
 def round_trip(_client: httpx2.Client, chat: str) -> Sequence[str]:
-    """Exports the chat, and imports it for another owner."""
+    """Exports the chat, and imports the archive for another owner."""
     return [_imported(_exported(chat))]
 
 
 def bombs(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Archives of some kilobytes that would expand to gigabytes."""
+    """Imports archives of some kilobytes that would expand to gigabytes."""
     head, documents, uploads = tar_member(*_small_archive(client)[0]), "documents/000001.jsonl", b""
     for id in (uuid4() for _ in range(10)):
         uploads += tar_member(f"uploads/{id}/row.jsonl", _row(id)) + _with_holes(f"uploads/{id}/content", _LARGEST)
@@ -60,7 +60,7 @@ def bombs(client: httpx2.Client, _chat: str) -> Sequence[str]:
 
 
 def lies(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Archives with wrong sizes in their headers, or with an extended header of 300 MB."""
+    """Imports archives with wrong sizes in their headers, or with an extended header of 300 MB."""
     head = tar_member(*_small_archive(client)[0])
     return [
         _imported(head + _header("documents/000001.jsonl", _LARGEST)),
@@ -72,7 +72,7 @@ def lies(client: httpx2.Client, _chat: str) -> Sequence[str]:
 
 
 def foreign_ids(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Imports archives that have the id of another owner's chat, or rows for this chat."""
+    """Imports archives that contain the id of another owner's chat, or rows for this chat."""
     parts = _small_archive(client)
     (mine,) = {name.split("/")[1].encode() for name, _ in parts if name.startswith("chats/")}
     foreign = asyncio.run(_fetch(FOREIGN_CHAT))
@@ -102,7 +102,7 @@ def _header(name: str, size: int, type: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def _with_holes(name: str, size: int) -> bytes:
-    """A sparse file without any data, in the old GNU format."""
+    """Returns the header of a sparse file without any data, in the old GNU format."""
     header = bytearray(_header(name, 0, tarfile.GNUTYPE_SPARSE))
     digits = f"{size:011o}".encode() + b"\0"
     header[386:398], header[398:410], header[483:495] = digits, b"%011o\0" % 0, digits  # offset, length, file size
@@ -112,7 +112,7 @@ def _with_holes(name: str, size: int) -> bytes:
 
 
 def _small_archive(client: httpx2.Client) -> Parts:
-    """The archive of a chat with one turn."""
+    """Returns the archive of a chat with one turn."""
     return [*tar_members(io.BytesIO(_exported(small_turn(client)["chat_id"])))]
 
 
@@ -133,8 +133,8 @@ def _exported(chat: str) -> bytes:
 
 
 def _imported(archive: bytes, *, zeros: int = 0, compressed_zeros: int = 0) -> str:
-    """Imports the archive for a new owner; its ids exist already. The zeros behind the archive are not in this
-    process's memory: a command inherits the peak memory of its parent process.
+    """Imports the archive for a new owner, though its ids exist already. The zeros after the archive are written in
+    pieces and never held in this process's memory, because a command inherits the peak memory of its parent process.
     """
     with tempfile.NamedTemporaryFile() as file:
         if compressed_zeros:

@@ -1,4 +1,4 @@
-"""A fake of the Messages API that bills the prompt cache like the real one: by a comparison of prefixes.
+"""A fake of the Messages API that bills the prompt cache like the real API, by a comparison of prefixes.
 
 Tools, system prompt and messages form one sequence of blocks. A marked block stores the prefix up to it in the cache. A
 later request reads the longest stored prefix that ends within the last `LOOKED_BACK` blocks before one of its marks.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOOKED_BACK = 20  # blocks
-BYTES = 4  # per token
+BYTES = 4  # bytes per token
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The scoreboard: converts `docs/benchmarks/scoreboard.json` to a table in `docs/benchmarks.md`, and to charts.
 
-`python -m tests.bench.board` writes table and charts; a test compares them with the data.
+`python -m tests.bench.board` writes the table and the charts; a test compares them with the data.
 """
 
 import json
@@ -37,7 +37,7 @@ ROWS: Final = (
     "until readers get new text, s",
     _WAITED,
 )
-# The latencies of a server are omitted if it waited for its CPU for more than this percentage of its CPU time.
+# The latencies of a server are omitted if its waits for the CPU exceed this percentage of its CPU time.
 MOST_WAITED: Final = 20.0
 _LATENCIES: Final = ("first delta", "added latency", "until readers", "streams of a core")
 _BAR, _ROOM, _LABEL, _LINE = 340, 90, 190, 26
@@ -83,7 +83,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def chart(title: str, values: Mapping[str, float | None]) -> str:
-    """Draws horizontal bars, one for each server with the figure."""
+    """Draws horizontal bars, one for each server that has the figure."""
     present = {name: value for name, value in values.items() if value is not None}
     return svg(
         title, [(name, value, value / (max(present.values(), default=0) or 1)) for name, value in present.items()]

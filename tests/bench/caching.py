@@ -1,4 +1,6 @@
-"""The share of a long turn's input tokens that the provider reads from its cache, according to the bills of a fake."""
+"""The share of a long turn's input tokens that the provider reads from its cache, according to the bills of a fake
+provider.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ async def look(place: int) -> str:
 
 
 async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
-    """Runs a turn with the real adapter and engine. `most` is the limit of rounds with tools."""
+    """Runs a turn with the real adapter and engine. `most` is the limit of its rounds with tools."""
     async with (
         billing(ROUNDS) as bills,
         AnthropicProvider("key", bills.url) as provider,
@@ -41,12 +43,12 @@ async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
 
 
 def billed(rounds: Sequence[Round]) -> list[int]:
-    """Returns the tokens that were read from the cache, written to it, and neither."""
+    """Returns the tokens that were read from the cache, the tokens that were written to it, and all other tokens."""
     return [sum(round.usage[kind] for round in rounds) for kind in _KINDS]
 
 
 def share_read(rounds: Sequence[Round]) -> float:
-    """Returns a percentage."""
+    """Returns the percentage of tokens that were read from the cache."""
     read, *others = billed(rounds)
     return 100 * read / (read + sum(others))
 

@@ -1,4 +1,4 @@
-"""The compared servers, and their start."""
+"""The servers that are compared, and how they start."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -78,6 +78,6 @@ def served(
 
 
 def provider_environment(url: str) -> dict[str, str]:
-    """Removes the limits per owner: one owner sends the whole load."""
+    """Returns the environment of a server. It removes the limits per owner, because one owner sends the whole load."""
     unlimited = {"TURNSTREAM_OWNER_RUNNING_TURNS": "0", "TURNSTREAM_OWNER_STREAMS": "0"}
     return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "bench", **unlimited}

@@ -1,4 +1,4 @@
-"""Search for the highest load that passes, with few probes because each is expensive."""
+"""Searches for the highest load that passes, with few probes because each probe is expensive."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,9 @@ CLOSE_ENOUGH = 0.06
 
 
 def highest_passing(passes: Callable[[int], bool], start: int, ceiling: int, probes: int) -> int:
-    """Returns the largest value that passed, or 0: grows or shrinks the value to find a bracket, then bisects."""
+    """Returns the largest value that passed, or 0. Grows or shrinks the value to find a bracket, then bisects the
+    bracket.
+    """
     best, failed, value = 0, ceiling + STEP, start
     for _ in range(probes):
         if passes(value):

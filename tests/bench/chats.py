@@ -1,4 +1,4 @@
-"""The cost of a turn in a long chat: the time to the first delta, and the longest blocking of the event loop.
+"""The cost of a turn in a long chat: the time to the first delta, and the longest hold of the event loop.
 
 The server runs in this process, without sockets; the provider runs in another process.
 """
@@ -30,13 +30,14 @@ from turnstream.telemetry import configure_logging, settle_garbage_collector
 from turnstream.tools.toolset import Toolset
 
 _OWNER = "bench"
-_WARM = 5  # turns for the median
-_TICK = 0.002  # seconds
+_WARM = 5  # turns from which the median is taken
+_TICK = 0.002  # seconds between two ticks of the watch
 _LOOK = 0.0005  # seconds
 HELD_TARGET = 20.0  # ms
 _WORDS = "What was said in a chat, as long as such things are. " * 8
 
-# Question and answer alternate, each the child of the turn before; every answer has one round and one block.
+# Questions and answers alternate, and each turn is the child of the turn before. Every answer has one round and one
+# block.
 INSERT_TURNS = Statement(
     """
     WITH chat AS (
@@ -71,7 +72,7 @@ INSERT_TURNS = Statement(
 
 @dataclass
 class Watch:
-    """Measures the longest processor time of the event loop between two ticks, in ms. The caller resets it."""
+    """Measures the longest processor time of the event loop between two ticks, in ms. The caller resets this figure."""
 
     longest: float = 0.0
 
@@ -99,7 +100,7 @@ async def _measured(site: Site, url: str, sizes: Sequence[int]) -> Rows:
         watch = Watch()
         watching = asyncio.create_task(watch.run())
         target = await _chat(database, 2)
-        for _ in range(3):  # one-time costs of a new process
+        for _ in range(3):  # turns with the one-time costs of a new process
             await _turn(services, target)
         settle_garbage_collector()  # like a server at its start
         for size in sizes:
@@ -133,7 +134,9 @@ async def _chat(database: Database, turns: int) -> Target:
 
 
 async def _turn(services: Services, target: Target) -> tuple[float, float]:
-    """Returns the milliseconds to the first delta, and the processor milliseconds of this process to the end."""
+    """Returns the milliseconds to the first delta, and the milliseconds of processor time that this process used to the
+    end.
+    """
     message = NewTurn.model_validate({"blocks": [{"type": "text", "text": "plan deltas=5 rate=0 chat=00a"}]})
     start, cpu = time.perf_counter(), time.process_time()
     exchange = await post_message(services, message, target, None)

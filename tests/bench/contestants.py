@@ -1,4 +1,4 @@
-"""The servers of the scoreboard, configured according to their own documentation, and the installation of the peers."""
+"""The servers of the scoreboard, each configured by its own documentation, and the installation of the peers."""
 
 import os
 import shutil
@@ -24,7 +24,9 @@ SOURCES: Final = Path(__file__).parent / "peers"
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """If `single`, one request sends the message and its answer is the stream. `store` is the server's database."""
+    """A server of the scoreboard. If `single`, one request sends the message, and its answer is the stream. `store` is
+    the server's database.
+    """
 
     title: str
     about: str

@@ -2,13 +2,13 @@
 
 CPU = seconds * s + turns * a + frames * b + deltas * d + frames of further readers * c
 
-A frame is one write to a reader. A frame usually has one delta while the frame clock is idle, and all deltas of a tick
-while the clock beats. Streams of a beat share a wake-up, so a second costs more and a frame less: `s` and `b` have two
-values each.
+A frame is one write to a reader. While the frame clock is idle, a frame usually has one delta. While the clock beats, a
+frame has all deltas of a tick, and the streams share one wake-up for each beat. Then a second costs more and a frame
+costs less, so `s` and `b` have two values each.
 
 The number of measured loads equals the number of values; a setting fixes the clock for these loads. Two more loads
-check the sum on a server with an automatic clock. Another load checks the CPU time and the waiting times of the
-simulation with these values.
+check the sum on a server with an automatic clock. Another load checks whether a simulation with these values has the
+same CPU time and waiting times.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ from tests.bench.trials import Rows, Site
 from turnstream.engine.frame_clock import TICK
 
 _SLOW = 10  # deltas a second
-_COMING = 25  # turns a second of the load for the simulation
+_COMING = 25  # turns per second in the load for the simulation
 _SIMULATED = 120.0  # seconds
 
-# The values of the sum with their display factors, in the order of the counts of a load.
+# The values of the sum with the factors for their display, in the order of the counts of a load.
 _VALUES = {
     "s: a second with turns, ms": 1e3,
     "s: a second while the clock beats, ms": 1e3,
@@ -41,15 +41,16 @@ _VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The CPU seconds of a load, and the count for each value of the sum."""
+    """The CPU seconds of a load, and the count that belongs to each value of the sum."""
 
     cpu: float
     counts: Sequence[float]
 
 
 def costs(turns: int, streams: int, seconds: int, readers: int) -> Callable[[Site], Rows]:
-    """`turns` have two deltas. `streams` last `seconds`; other loads have twice as many streams, or a single one.
-    `readers` follow one stream. The checks have four times the streams for a third of the time, and slow streams.
+    """Measures the costs. `turns` is the number of turns with two deltas. `streams` last `seconds`; other loads have
+    twice as many streams, or a single stream. `readers` follow one stream. The checks have four times the streams for a
+    third of the time, and slow streams.
     """
     short = Load(f"deltas=2 rate={RATE}", chats=turns, ramp_seconds=turns / OPENINGS)
     alone = Load(f"deltas={_SLOW * seconds} rate={_SLOW}")
@@ -119,7 +120,9 @@ def _used_by(server: Server, load: Load) -> Used:
 
 
 def solved(equations: Sequence[Sequence[float]]) -> list[float]:
-    """Solves linear equations by Gauss-Jordan elimination. An equation has its coefficients, followed by the result."""
+    """Solves linear equations by Gauss-Jordan elimination. Each equation lists its coefficients, followed by the
+    result.
+    """
     rows = [list(each) for each in equations]
     for place in range(len(rows)):
         largest = max(range(place, len(rows)), key=lambda number: abs(rows[number][place]))

@@ -23,7 +23,7 @@ class Postgres:
     postmaster: psutil.Process | None  # None if Postgres runs on another machine
 
     def cpu_seconds(self) -> float:
-        """The CPU time of running and ended backends; 0 if Postgres runs on another machine."""
+        """Returns the CPU time of running and ended backends, or 0 if Postgres runs on another machine."""
         if self.postmaster is None:
             return 0.0
         ended = self.postmaster.cpu_times()
@@ -31,7 +31,7 @@ class Postgres:
         return living + ended.children_user + ended.children_system
 
     def backend_seconds(self) -> float:
-        """The CPU time of the running backends of this database; 0 if Postgres runs on another machine."""
+        """Returns the CPU time of the running backends of this database, or 0 if Postgres runs on another machine."""
         if self.postmaster is None:
             return 0.0
         name = urlsplit(self.url).path.removeprefix("/")
@@ -96,7 +96,7 @@ async def describe(server: str, name: str) -> Postgres:
 
 
 async def find_postmaster(connection: "asyncpg.Connection[asyncpg.Record]") -> psutil.Process | None:
-    """Returns the parent of this connection's backend; None if Postgres runs on another machine."""
+    """Returns the parent of this connection's backend, or None if Postgres runs on another machine."""
     with suppress(psutil.Error):
         backend = psutil.Process(await connection.fetchval("SELECT pg_backend_pid()"))
         postmaster = backend.parent()

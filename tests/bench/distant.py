@@ -1,4 +1,4 @@
-"""The waits of a turn for a distant Postgres, as a number of round trips."""
+"""How long a turn waits for a distant Postgres, as a number of round trips."""
 
 import asyncio
 import threading
@@ -17,7 +17,9 @@ WRITES = "turnstream_persist_seconds_sum"
 
 
 def distant(turns: int, round_trip_ms: float) -> Callable[[Site], Rows]:
-    """Runs turns one after another, each in a new chat, with a local Postgres and with one `round_trip_ms` away."""
+    """Runs turns one after another, each in a new chat, with a local Postgres and with a Postgres that is
+    `round_trip_ms` away.
+    """
 
     def run(site: Site) -> Rows:
         near = figures(site, turns)
@@ -45,7 +47,7 @@ def figures(site: Site, turns: int) -> dict[str, float]:
 
 @contextmanager
 def late(url: str, seconds: float) -> Iterator[str]:
-    """Yields an address of the same database, where data arrives `seconds` late in both directions."""
+    """Yields an address of the same database. Data arrives `seconds` late in each direction."""
     loop = asyncio.new_event_loop()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

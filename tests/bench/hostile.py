@@ -1,7 +1,7 @@
-"""Attacks of other owners beside calm streams: the longest blocking of the event loop, and the calm streams' latency.
+"""Attacks by other owners beside calm streams: the longest hold of the event loop, and the latency of the calm streams.
 
-The trial runs all attacks at once. `python -m tests.bench.hostile [WORD]…` runs attacks with one of the words in their
-names, one after another.
+The trial runs all attacks at once. `python -m tests.bench.hostile [WORD]…` runs only the attacks whose names contain
+one of the words, one after another.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from turnstream.storage.rows import to_json
 
 _MEGABYTE = 1_000_000
 _SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}
-_LIMIT = 4  # the maximum duration, in multiples of the planned one
+_LIMIT = 4  # most seconds for a measurement, as a multiple of the planned seconds
 _FOR_A_MOMENT = frozenset({429, 503})
-_TRIES = 30  # of an attack that gets a temporary refusal
-_NAMED = 5  # functions that blocked the loop
+_TRIES = 30  # tries of an attack that gets temporary refusals
+_NAMED = 5  # functions with the longest holds that the report names
 
 
 class Attacked(NamedTuple):
@@ -58,9 +58,9 @@ class Attacked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`holds` maps functions to their longest blocking of the event loop, in milliseconds of processor time, longest
-    first. `most_memory` is the peak growth of the server, `memory` its growth at the end. `command_memory` is the peak
-    of an operator's command that read the attackers' data. Memory is in megabytes.
+    """The figures of a measurement. `holds` maps functions to their longest hold of the event loop, in milliseconds of
+    processor time, longest first. `most_memory` is the peak growth of the server, and `memory` its growth at the end.
+    `command_memory` is the peak of an operator's command that read the attackers' data. Memory is in megabytes.
     """
 
     load: LoadResult
@@ -74,7 +74,7 @@ class Measured:
         return max(self.holds.values(), default=0.0)
 
     def undefined(self) -> str:
-        """Returns the attacks with an outcome outside their defined outcomes."""
+        """Returns the attacks that had an outcome other than their defined outcomes."""
         faults = [
             f"{name}: {outcomes}"
             for name, (outcomes, _) in self.attacked.items()
@@ -116,8 +116,8 @@ def hostile(chats: int, seconds: int) -> Callable[[Site], Rows]:
     """Measures `chats` calm streams of `seconds` seconds, alone and beside all attacks."""
 
     def run(site: Site) -> Rows:
-        # Tokens need a database of their own: with a token in it, a server rejects the other trials' requests without
-        # one.
+        # Tokens need a database of their own: once a database has a token, a server rejects requests without one, and
+        # the other trials send no token.
         with new_database(site.database.url) as database, _target(replace(site, database=database)) as target:
             load = _calm(target, chats, seconds)
             alone, attacked = target.measured(load), target.measured(load, list(LONG_ATTACKS))
@@ -176,8 +176,9 @@ def _memory(process: psutil.Process) -> Iterator[list[int]]:
 
 
 def check_watch(log: Iterable[str]) -> None:
-    """Raises FaultError if the server's log misses the deliberate holds of the event loop at its start: without a
-    working watch, every attack would pass. The watch starts to measure within a hold, so its figure is too small.
+    """Raises FaultError if the log of the server misses the holds of the event loop that the server makes on purpose at
+    its start. If the watch did not work, every attack would pass. The watch starts to measure within a hold, so its
+    figure is too small.
     """
     if max(holds_in(log).values(), default=0.0) < ON_PURPOSE / 2:
         raise FaultError("The log of the server does not name what held its event loop.")
@@ -193,13 +194,13 @@ def holds_in(log: Iterable[str]) -> Mapping[str, float]:
 
 
 def _begin(database_url: str) -> None:
-    """Lowers the priority of the attackers' process below the clients and the provider of the calm streams."""
+    """Gives the attackers' process a lower priority than the clients and the provider of the calm streams."""
     os.nice(10)
     os.environ["DATABASE_URL"] = database_url  # for the commands that the attacks run
 
 
 class _RefusedError(Exception):
-    """The server rejects a request temporarily; a retry may succeed."""
+    """Raised when the server refuses a request temporarily, so that a retry may succeed."""
 
 
 def _check(answer: httpx2.Response) -> None:

@@ -1,4 +1,4 @@
-"""SQL statements that an attacker injects into sessions of the API's role, beside the server."""
+"""SQL statements that an attacker injects into sessions with the API's role, while the server runs."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from turnstream.storage.row_security import admit, embedded_api_url
 
 REFUSAL = "42501"
 _SESSIONS = 8
-_TIMES = 25  # in each session
-# The statements need matching rows: without any, they would change nothing and get no refusal.
+_TIMES = 25  # executions of each statement in each session
+# The statements need matching rows. Without them, a statement would change nothing and get no refusal.
 _ASK = """
 INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt)
 VALUES ($1, 1, 'injected', 'look', 'approval', 'd', 1)
@@ -25,7 +25,7 @@ INSERT INTO grants (id, chat_id, tool, digest, turn_id, tool_use_id) VALUES ($1,
 
 
 def injected(client: httpx2.Client, _chat: str) -> Sequence[str]:
-    """Returns the SQLSTATEs of the refusals, and the names of the accepted statements."""
+    """Returns the SQLSTATE of each refusal, and the names of the accepted statements."""
     turn = small_turn(client)
     return asyncio.run(_in_all_sessions(turn["chat_id"], turn["id"]))
 

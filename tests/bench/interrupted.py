@@ -1,7 +1,7 @@
-"""The text of readers after a cut connection, or after `kill -9` of their server.
+"""The text that readers have after a cut connection, or after `kill -9` of their server.
 
-A reader reconnects in the documented way of its server. The result is one of three: the text is complete, the text is
-incomplete, or the server has no way to reconnect.
+A reader reconnects as the documentation of its server describes. There are three possible results: the text is
+complete, the text is incomplete, or the server has no way to reconnect.
 """
 
 import http.client
@@ -48,7 +48,7 @@ class Follower:
 
     @property
     def places(self) -> list[int]:
-        """The numbers of the received deltas, in order of display."""
+        """Returns the numbers of the received deltas, in the order of their display."""
         return [int(token["place"], 36) for token in TOKEN.finditer(self.text) if token["chat"] == self._chat]
 
     def follow(self, seconds: float) -> None:
@@ -166,7 +166,9 @@ def is_whole(follower: Follower) -> bool:
 
 
 def after_cuts(dialect: Dialect, port: int) -> dict[str, float]:
-    """Returns the percentage of turns with complete text after one cut; nothing without a way to reconnect."""
+    """Returns the percentage of turns whose text is complete after one cut, or nothing if there is no way to
+    reconnect.
+    """
     if dialect not in OFFER_RESUMING:
         return {}
     followers = [Follower(dialect, port, f"{number:03d}", cut_at=IN_MID_TEXT + number) for number in range(TURNS)]

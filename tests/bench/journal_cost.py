@@ -1,4 +1,4 @@
-"""The cost of the journal: two servers side by side, one of them without a journal.
+"""The cost of the journal: two servers side by side, of which one has no journal.
 
 The load is low: near its limit a server saves CPU in other places (turnstream.engine.frame_clock), so the difference
 would not show.
@@ -12,7 +12,7 @@ from tests.bench.trials import Rows, Site
 
 NEVER = {"TURNSTREAM_JOURNAL_INTERVAL": "3600"}
 STARTED: dict[bool, Start] = {True: lambda site: site.served(), False: lambda site: site.served(NEVER)}
-CALM_RATE = 10  # one delta for every tick of the journal: the maximum number of rows
+CALM_RATE = 10  # one delta for every tick of the journal, which causes the most rows
 SECONDS = 8
 TARGET = 5.0  # per cent of the server's CPU
 

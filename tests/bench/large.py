@@ -1,5 +1,5 @@
-"""The cost of calls in a large database (a million turns, four million blocks) and in a small one (50,000 turns). Both
-have a chat of 5,000 turns, and an owner with 120 search segments.
+"""The cost of calls in a large database (a million turns, four million blocks) and in a small database (50,000 turns).
+Each database has a chat of 5,000 turns, and an owner with 120 search segments.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ SMALL = Size(pending=False)
 LARGE = Size(chats=99_500, owners=1_990, answer_blocks=7, pending=False)
 SEARCH_TARGET = 100.0  # ms
 _OWNERS = ("owner-0", "heavy")
-_REST = 10.0  # seconds
+_REST = 10.0  # seconds without any request
 _CHAT, _LAST = row_id("chat", 0), row_id("assistant", 0, SMALL.long_chat)
 
-# For each call: the owner and the path.
+# For each call: its owner and its path.
 CALLS: Mapping[str, tuple[str, str]] = {
     "the list of chats": ("owner-0", "/api/chats"),
     "the newest page of a chat of 5,000 turns": ("owner-0", f"/api/chats/{_CHAT}/turns"),
@@ -46,7 +46,7 @@ CALLS: Mapping[str, tuple[str, str]] = {
     "a search of documents that finds nothing": ("owner-0", "/api/documents?q=nothing"),
 }
 
-# The load drops the indexes and creates them again after the inserts, in a third of the time.
+# The load drops the indexes and creates them again after the inserts. This takes a third of the time.
 _INDEXES = """
     SELECT indexrelid::regclass AS name, pg_get_indexdef(indexrelid) AS definition
     FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
@@ -57,7 +57,7 @@ _INDEXES = """
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server on a database, with one token per owner."""
+    """A server on a database, with one token for each owner."""
 
     server: Server
     database: Postgres
@@ -78,7 +78,7 @@ class Target:
 
 
 def large(times: int) -> Callable[[Site], Rows]:
-    """Sends each call `times` times to both databases alternately, and compares the medians."""
+    """Sends each call `times` times to each database, alternately, and compares the medians."""
 
     def run(site: Site) -> Rows:
         with _served(site, SMALL) as small, _served(site, LARGE) as big:
@@ -92,7 +92,7 @@ def large(times: int) -> Callable[[Site], Rows]:
 
 
 def _compared(small: Target, big: Target, call: tuple[str, str], times: int) -> tuple[float | None, ...]:
-    for target in (small, big):  # without the extra cost of a first call
+    for target in (small, big):  # a first call has extra costs, and is not measured
         target.milliseconds(*call)
     pairs = [(small.milliseconds(*call), big.milliseconds(*call)) for _ in range(times)]
     few, many = (median(figures) for figures in zip(*pairs, strict=True))
@@ -112,7 +112,7 @@ def _at_rest(small: Target, big: Target) -> tuple[float | None, ...]:
 def _served(site: Site, size: Size) -> Iterator[Target]:
     with new_database(site.database.url) as database:
         site = Site(site.provider, database, site.folder)
-        with site.served():  # a start migrates the database
+        with site.served():  # the start of a server migrates the database
             pass
         asyncio.run(_load(database.url, size))
         with site.served() as server:

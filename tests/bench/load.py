@@ -20,7 +20,7 @@ class Load:
     turn. A port of 0 is unused.
 
     If `single`, one request sends the message to a new chat, and its answer is the stream. `token` may have several
-    tokens, separated by commas; each chat uses one of them. With `refusals`, overload responses are no fault.
+    tokens, separated by commas; each chat uses one of them. With `refusals`, a refusal because of overload is no fault.
     """
 
     plan: str
@@ -97,8 +97,8 @@ class LoadResult:
     steady_seconds: float
     steady: Times | None
     first_failure: str
-    # `accepted` is the time to the response head of an accepted message, `refusal` the time to a refusal. `refused`
-    # maps status and code to the number of refusals, and the number with a `Retry-After`.
+    # `accepted` has the times to the response head of accepted messages, and `refusal` the times to refusals. `refused`
+    # maps status and code to the number of refusals, and to how many of them had a `Retry-After`.
     accepted: Times | None = None
     refusal: Times | None = None
     refused: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class RunningLoad:
         self._line = b""
 
     def wait_until_attached(self) -> bool:
-        """Returns True once every client has an open stream; False if the run ends earlier."""
+        """Returns True once every client has an open stream, or False if the run ends earlier."""
         self._line = self._output.readline()
         return self._line.startswith(b'{"attached"')
 

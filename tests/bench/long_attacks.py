@@ -25,15 +25,15 @@ CHAT_TURNS = 5000
 SAID = "What was said in a chat, as long as such things are. " * 8
 _READERS = 1000
 _UPLOAD = 19_900_000
-_BURST = 1500  # messages; more than the queue of an owner accepts
+_BURST = 1500  # messages: more than the queue of an owner accepts
 _AT_ONCE = 40
-_POLL = 0.2  # seconds
-_FEW = 100  # tools
+_POLL = 0.2  # seconds between two polls
+_FEW = 100  # tools in the list after it has shrunk
 _BLOCK = {"type": "text", "text": "Begin."}
 
 
 class LongAttack(NamedTuple):
-    """`chat` has 5,000 turns and belongs to the attacker. `outcomes` are the defined outcomes."""
+    """An attack. `chat` has 5,000 turns and belongs to the attacker. `outcomes` are its defined outcomes."""
 
     run: Callable[[httpx2.Client, str], Sequence[Outcome]]
     outcomes: Collection[Outcome]
@@ -55,7 +55,7 @@ def _reply(model: str, client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _blocks(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
-    """Creates a reply of 20,000 blocks, and reads it in each dialect."""
+    """Causes a reply of 20,000 blocks, and reads the reply in each dialect."""
     made = client.post("/api/turns", json={"blocks": [_BLOCK], "model": "blocks"})
     outcomes, turn = _ended(client, made), made.json()["assistant_turn"]
     chat = turn["chat_id"]
@@ -115,7 +115,7 @@ def _bodies(messages: Sequence[tuple[str, str]]) -> Mapping[str, Mapping[str, An
 
 
 def _connect(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
-    """AG-UI clients send their whole history."""
+    """Connects like an AG-UI client, which sends its whole history."""
     messages = client.get(f"/api/ag-ui/threads/{chat}").raise_for_status().json()["messages"]
     body = {"threadId": chat, "runId": "1", "messages": messages}
     with client.stream("POST", "/api/ag-ui/connect", json=body) as answer:
@@ -183,7 +183,9 @@ def _one_key(client: httpx2.Client, _chat: str) -> Sequence[Outcome]:
 
 
 def _many_mcp_tools(client: httpx2.Client, chat: str) -> Sequence[Outcome]:
-    """The MCP server's list of tools grows to 5,000 and changes repeatedly. Returns after the list has shrunk again."""
+    """Lets the MCP server's list of tools grow to 5,000 and change repeatedly. Returns after the list has shrunk
+    again.
+    """
     models = [*["mcp-swell"] * 5, "mcp-shrink"]
     outcomes = [outcome for model in models for outcome in _reply(model, client, chat)]
     while len(client.get("/api/tools").raise_for_status().json()["tools"]) > _FEW:

@@ -1,4 +1,6 @@
-"""An MCP server that sends too much or too slowly, or lists 5,000 tools. Its protocol is older than 2026-07-28."""
+"""An MCP server that sends too much or too slowly, or lists 5,000 tools. It uses a version of the protocol from before
+2026-07-28.
+"""
 
 import json
 import time
@@ -8,7 +10,7 @@ from typing import Any
 from tests.extensions.mcp.mcp_hostile import answer_of
 
 CALLED = ("long", "values", "endless", "slow", "swell", "shrink")
-# The timeout of a call, in seconds.
+# The time limit of a call, in seconds.
 PATIENCE = 5
 _PAGES, _ON_A_PAGE = 10, 500
 _OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -17,7 +19,9 @@ _CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 class McpAdversary:
-    """A call of `swell` grows the list to 5,000 tools; `shrink` restores it. Both answers report a changed list."""
+    """The server. A call of `swell` grows the list to 5,000 tools, and `shrink` restores the list. Both answers report
+    that the list has changed.
+    """
 
     def __init__(self) -> None:
         self._is_swollen = False

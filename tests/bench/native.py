@@ -1,4 +1,4 @@
-"""Compilation of the provider and the load generator, which are C programs for a low overhead."""
+"""Compiles the provider and the load generator, which are C programs because of their low overhead."""
 
 import os
 import shutil

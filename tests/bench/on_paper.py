@@ -1,5 +1,5 @@
-"""`python -m tests.bench.on_paper TURNS`: the calculated needs of TURNS turns a minute, and the simulated behaviour of
-such a cell: under normal load, at the death of a replica, and during an outage of Postgres.
+"""`python -m tests.bench.on_paper TURNS` prints the calculated needs of TURNS turns a minute, and simulates such a
+cell: under normal load, at the death of a replica, and during an outage of Postgres.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import click
 from tests.bench.simulation import REPLACED, Cell, percentile
 from tests.bench.sizing import Costs, Needs, Traffic, needs
 
-SETTLED = 60.0  # of simulated time, until an empty cell has its normal load
+SETTLED = 60.0  # seconds of simulated time until an empty cell has its normal load
 AFTER = 60.0
 GB = 1e9
 
@@ -18,7 +18,7 @@ GB = 1e9
 @click.argument("turns", type=float)
 @click.option("--away", default=20.0, show_default=True, help="Seconds that Postgres is away.")
 def main(turns: float, away: float) -> None:
-    """TURNS a minute of the usual kind."""
+    """Prints the needs of TURNS turns a minute, of the usual kind."""
     traffic, costs = Traffic(turns / 60), Costs()
     needed = needs(traffic, costs)
     click.echo(" | ".join(cells(turns, needed)))

@@ -1,7 +1,7 @@
 """Arrivals at twice the capacity of one server: the refusals and their latency, the accepted turns, and the time to
 recovery. The owners have the default limits of a server. Another owner sends probes.
 
-`python -m tests.bench.overload [SECONDS]` prints the figures for arrivals of this duration.
+`python -m tests.bench.overload [SECONDS]` prints the figures for arrivals that last so long.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from turnstream.storage.owners.tokens import Tokens
 SECONDS = 120
 _OWNERS = 20
 _PLAN = "deltas=10 rate=50"
-_FIRST_RATE, _TRIED_SECONDS = 25, 4  # turns a second; doubled until less than half of them are completed per second
+_FIRST_RATE, _TRIED_SECONDS = 25, 4  # turns a second; doubled until the server completes less than half of them
 _FACTOR = 2
-_PROBES, _PAUSE = 20, 0.25  # number before the arrivals; seconds between two
-_IN_A_ROW = 3  # consecutive fast probes that mean recovery
-_PATIENCE = 120.0  # seconds after the arrivals, for the accepted turns and for the probes
+_PROBES, _PAUSE = 20, 0.25  # probes before the arrivals; seconds between two probes
+_IN_A_ROW = 3  # consecutive fast probes that count as recovery
+_PATIENCE = 120.0  # seconds after the arrivals in which the accepted turns and the probes must end
 _DEFAULTS = {
     f"TURNSTREAM_{name.upper()}": str(Settings.model_fields[name].default)
     for name in ("owner_running_turns", "owner_streams")
@@ -47,7 +47,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A turn of the other owner. `first_token` is in milliseconds; None after a refusal."""
+    """A turn of the other owner. `first_token` is in milliseconds, or None after a refusal."""
 
     began: float
     first_token: float | None
@@ -55,7 +55,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Overloaded:
-    """`over` is the end of the arrivals, by the clock of the probes."""
+    """The outcome of a trial. `over` is the end of the arrivals, by the clock of the probes."""
 
     seconds: int
     capacity: float
@@ -68,8 +68,8 @@ class Overloaded:
 
 def overload(seconds: int) -> Callable[[Site], Rows]:
     def run(site: Site) -> Rows:
-        # Tokens need a database of their own: with a token in it, a server rejects the other trials' requests without
-        # one.
+        # Tokens need a database of their own: once a database has a token, a server rejects requests without one, and
+        # the other trials send no token.
         with new_database(site.database.url) as database:
             own = replace(site, database=database)
             with own.served(_DEFAULTS) as server:
@@ -98,7 +98,7 @@ def _measured(site: Site, server: Server, tokens: str, other: str, seconds: int)
 
 
 def _capacity(site: Site, server: Server, tokens: str) -> float:
-    """Returns the completed turns per second under a higher rate of arrivals."""
+    """Returns the turns that the server completes per second when more turns arrive than it can run."""
     best, rate = 0.0, _FIRST_RATE
     while True:
         result = server.run(_arrivals(tokens, rate, _TRIED_SECONDS))
@@ -120,7 +120,7 @@ def _arrivals(tokens: str, rate: float, seconds: int) -> Load:
 
 
 def _probed(port: int, token: str, over: float, fast: float) -> Sequence[Probe]:
-    """Sends probes until recovery. `fast` is in milliseconds."""
+    """Sends probes until recovery. `fast` is the latency of a fast probe in milliseconds."""
     probes = list[Probe]()
     while recovered_at(probes, over, fast) is None and time.monotonic() < over + _PATIENCE:
         probes.append(_probe(port, token))
@@ -146,7 +146,7 @@ def _probe(port: int, token: str) -> Probe:
 
 
 def slowest(probes: Sequence[Probe]) -> float:
-    """Raises FaultError if a probe was refused."""
+    """Returns the latency of the slowest probe. Raises FaultError if a probe was refused."""
     times = first_tokens(probes)
     if len(times) < len(probes):
         raise FaultError("a turn was refused before the arrivals")

@@ -1,4 +1,6 @@
-"""Measured processes: their start on a chosen CPU, their use of resources, and their end."""
+"""Measured processes: how they are started on a chosen CPU, how their use of resources is read, and how they are
+stopped.
+"""
 
 import http.client
 import os
@@ -27,7 +29,9 @@ def raise_file_limit() -> None:
 
 @contextmanager
 def on_cpu(cpu: int | None) -> Iterator[None]:
-    """Child processes started in this context run on the CPU; None is any. On a machine with one CPU all share it."""
+    """Runs the child processes that are started in this context on the CPU; None allows any CPU. If the machine has one
+    CPU, all processes share it.
+    """
     allowed = os.sched_getaffinity(0)
     present = range(os.cpu_count() or 1)
     os.sched_setaffinity(0, {cpu} if cpu is not None and cpu in present else allowed)
@@ -110,7 +114,9 @@ def wait_until_calm(process: psutil.Process, seconds: float = 30) -> None:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Returns the CPU time of the process and its running children, from the scheduler if the kernel reports it."""
+    """Returns the CPU time of the process and its running children, from the scheduler's statistics if the kernel has
+    them.
+    """
     return sum(own_cpu_seconds(each) for each in family(process))
 
 
@@ -124,14 +130,16 @@ def own_cpu_seconds(process: psutil.Process) -> float:
 
 
 def waited_seconds(process: psutil.Process) -> float:
-    """Returns the time that the process was ready to run without a CPU; 0 if the kernel does not report it."""
+    """Returns how long the process was ready to run but had no CPU, or 0 if the kernel does not report it."""
     with suppress(OSError):
         return schedstat(process, 1)
     return 0.0
 
 
 def schedstat(process: psutil.Process, column: int) -> float:
-    """Returns seconds, summed over all threads. Raises OSError if the kernel does not report them."""
+    """Returns the scheduler's times in seconds, summed over all threads. Raises OSError if the kernel does not report
+    them.
+    """
     threads = Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[column]) for thread in threads) / 1e9
 

@@ -34,7 +34,7 @@ class FakeProvider:
         return f"http://127.0.0.1:{self.port}"
 
     def stats(self) -> ProviderStats:
-        """Returns the counts: lateness since the previous call, all others since the start."""
+        """Returns the counts. The lateness is counted since the previous call, and everything else since the start."""
         _, body = get(self.port, "/stats")
         return msgspec.json.decode(body, type=ProviderStats)
 

@@ -1,5 +1,5 @@
-"""A lower bound for Python: the provider's socket as a protocol, hand-written parsing of events, and raw ASGI. The
-server stores nothing and cannot resume a stream.
+"""A lower bound for servers in Python: it reads the provider's socket as an asyncio protocol, parses events by hand,
+and answers with raw ASGI. It stores nothing and cannot resume a stream.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Call(asyncio.Protocol):
-    """One call of the provider, on a new connection."""
+    """One call of the provider on a new connection."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -45,7 +45,7 @@ class Call(asyncio.Protocol):
         self._ended = True
 
     async def read(self) -> bytes:
-        """Returns the data received since the previous read; empty at the end."""
+        """Returns the data that was received since the previous read. The data is empty at the end."""
         while not self._parts and not self._ended:
             self._news.clear()
             await self._news.wait()

@@ -1,4 +1,4 @@
-"""A reader in Python that survives the death of its server; the load generator does not."""
+"""A reader in Python that survives the death of its server, unlike the load generator."""
 
 import http.client
 import re
@@ -42,7 +42,7 @@ def stored_texts(port: int, path: str) -> list[str]:
 
 
 def sent_at(token: re.Match[str]) -> float:
-    """Returns the send time on the clock of `time.monotonic`; the provider uses the same clock."""
+    """Returns the send time on the clock of `time.monotonic`, which the provider also uses."""
     now = time.monotonic_ns() // 1000
     return (now - (now - int(token["sent"], 36)) % TIME_WRAP) / 1e6
 
@@ -64,7 +64,9 @@ class Reader:
         return sum(map(len, self.texts.values())) // TOKEN_LENGTH
 
     def watch_for_new(self, since: float) -> None:
-        """Sets `new_at` to the arrival of the first delta that the provider sends after `since`."""
+        """Watches for new text: `new_at` becomes the arrival of the first delta that the provider sends after
+        `since`.
+        """
         self._new_since = since
 
     def follow(self) -> None:

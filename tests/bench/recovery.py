@@ -1,4 +1,4 @@
-"""The time after `kill -9` until readers get new text: with a restart of the server, and with a takeover."""
+"""The time from `kill -9` until readers get new text, with a restart of the server, and with a takeover."""
 
 import statistics
 import time
@@ -16,7 +16,7 @@ from tests.bench.trials import SELDOM, Rows, Site
 
 TURNS = 20
 DELTAS = 3 * RATE
-BEFORE = RATE // 2  # deltas of every reader before the kill
+BEFORE = RATE // 2  # deltas that every reader receives before the kill
 TAKEOVER_TARGET = 2.0
 # The provider restarts its plan for each call, so a continued answer would repeat its beginning.
 RETRY = {"TURNSTREAM_RECOVERY": "retry"}
@@ -24,7 +24,7 @@ RETRY = {"TURNSTREAM_RECOVERY": "retry"}
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The times of the signal and of the end of the process, by the clock of `time.monotonic`."""
+    """The times of the signal and of the exit of the process, by the clock of `time.monotonic`."""
 
     began: float
     over: float
@@ -48,7 +48,7 @@ def summary(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def restarts(site: Site, kills: int) -> tuple[list[float], list[float]]:
-    """Returns the waits of the readers, and the times until the new process is ready."""
+    """Returns how long the readers waited, and the times until the new process was ready."""
     waited, ready = [], []
     with ExitStack() as stack:
         server = stack.enter_context(site.served(RETRY))

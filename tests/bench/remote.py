@@ -1,4 +1,6 @@
-"""The extra latency of a reader on another replica than the turn's: one tick of the journal and one of the mirror."""
+"""The extra latency of a reader on another replica than the replica that runs the turn: one tick of the journal and one
+tick of the mirror.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

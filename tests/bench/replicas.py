@@ -1,5 +1,5 @@
-"""A load above the capacity of one server, on one server and on two: the gain of the second CPU, and the sharing's
-cost.
+"""A load above the capacity of one server, on one server and on two servers: the gain from the second CPU, and the cost
+of sharing the load.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ def run_on_both(site: Site, first: Server, second: Server, load: Load) -> tuple[
 
 
 async def share_elsewhere(url: str, ports: tuple[int, int]) -> float:
-    """Returns the share of turns that run on another server than their reader's. The message's last digits give that
-    port.
+    """Returns the share of turns that run on another server than the server of their reader. The last digits of the
+    message give the port of the reader's server.
     """
     connection = await asyncpg.connect(url, timeout=30, command_timeout=60)
     try:

@@ -1,4 +1,4 @@
-"""Conversion of a run's figures to tables, and their insertion into a page."""
+"""Converts the figures of a run to tables, and inserts the tables into a page."""
 
 import platform
 import statistics
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """All figures of all repetitions, in order of first occurrence."""
+    """All figures of all repetitions, in the order in which they first occur."""
 
     seen: dict[tuple[str, str], dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -49,7 +49,7 @@ class Results:
         self.cpu_seconds += cpu_seconds
 
     def disturbance(self) -> float:
-        """Returns the servers' time of waiting for a CPU, divided by their CPU time."""
+        """Returns how long the servers waited for a CPU, divided by their CPU time."""
         return self.waited_seconds / self.cpu_seconds if self.cpu_seconds else 0.0
 
     def rows(self) -> list[Row]:

@@ -20,7 +20,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A server under measurement, and its environment."""
+    """A server that is measured, and its environment."""
 
     server: Server
     provider: FakeProvider
@@ -29,7 +29,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`name` selects scenarios on the command line; several may share a name."""
+    """A measurement. `name` selects scenarios on the command line; several scenarios may share a name."""
 
     name: str
     title: str
@@ -39,11 +39,13 @@ class Scenario:
 
 
 class FaultError(Exception):
-    """A delta was lost, repeated, out of order or foreign, or a chat failed: the figures are invalid."""
+    """Raised if a delta was lost, repeated, out of order or from another chat, or if a chat failed, so that the figures
+    are invalid.
+    """
 
 
 def warm_up(server: Server, mirror: Server | None = None) -> None:
-    """Waits until both servers have loaded their lazy modules: the code of a provider costs a second of CPU, also on a
+    """Waits until both servers have loaded their lazy modules. The code of a provider costs a second of CPU, even on a
     server without turns.
     """
     server.run(Load("deltas=50 rate=100", chats=5, ramp_seconds=0.1, mirror_port=mirror.port if mirror else 0))
@@ -84,7 +86,7 @@ def database_cpu(bench: Bench) -> float:
 
 
 class Ticks(NamedTuple):
-    """The frame clock's counters of a server: the sum of its ticks in seconds, and their number."""
+    """The counters of a server's frame clock: the sum of its ticks in seconds, and their number."""
 
     seconds: float
     number: float
@@ -107,7 +109,7 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
         if before is not None:
             figures["of this the tick of the frame clock, mean, ms"] = ticks_of(bench.server).mean_since(before) * 1000
         figures |= times("first delta", result.first_delta)
-        if result.postponed:  # clients waited for the requested time at the limit of concurrent requests
+        if result.postponed:  # the limit of concurrent requests made some clients wait as long as the server demanded
             figures["requests that were told to come again"] = result.postponed
         return figures | {"longer than planned, s": result.wall_seconds - load.ramp_seconds - deltas / RATE}
 
@@ -115,7 +117,7 @@ def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
 
 
 def unpaced(deltas: int) -> Callable[[Bench], Figures]:
-    """Measures one stream at maximum speed."""
+    """Measures one stream at the highest speed."""
 
     def run(bench: Bench) -> Figures:
         result, figures = measured(bench, Load(f"deltas={deltas} rate=0"))
@@ -159,7 +161,8 @@ def openings(chats: int, *, single: bool = False) -> Callable[[Bench], Figures]:
 def capacity(probes: int) -> Callable[[Bench], Figures]:
     """Increases the number of streams until the 99th percentile of the added latency exceeds 100 ms.
 
-    A probe must fail twice: on a shared machine, a single failure may be a disturbance, and would end the search.
+    A number of streams must fail twice. On a shared machine, a single failure may be a disturbance, and must not end
+    the search.
     """
 
     def run(bench: Bench) -> Figures:
@@ -173,7 +176,7 @@ def capacity(probes: int) -> Callable[[Bench], Figures]:
 
 
 def keeps_up(bench: Bench, chats: int) -> bool:
-    ramp_seconds = chats / 100  # slower than the scenario of a burst
+    ramp_seconds = chats / 100  # the clients arrive more slowly than in the scenario of a burst
     result = bench.server.run(paced(chats, int((ramp_seconds + 5) * RATE), ramp_seconds))
     wait_until_idle(bench.provider)
     steady = result.steady
@@ -208,11 +211,11 @@ def many_readers(readers: int) -> Callable[[Bench], Figures]:
 
 
 def memory_growth(bench: Bench, load: Load) -> tuple[float, LoadResult]:
-    """Returns the growth of the server's memory in KiB, after all clients have connected."""
+    """Returns by how many KiB the server's memory has grown after all clients have connected."""
     before = resident_bytes(bench.server.process)
     with bench.server.start(load) as run:
         all_attached = run.wait_until_attached()
-        time.sleep(0.5)  # until the work for the last connection is done
+        time.sleep(0.5)  # until the server has finished the work for the last connection
         grown = resident_bytes(bench.server.process) - before
         result = faultless(run.result())
         assert all_attached

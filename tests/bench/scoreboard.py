@@ -1,5 +1,5 @@
-"""`make scoreboard`: compares turnstream, two servers without storage, and peers from package registries. All have the
-same provider, and one load that checks each delta. Writes `docs/benchmarks`.
+"""`make scoreboard` compares turnstream, two servers without storage, and peers from package registries. All servers
+have the same provider, and the same load, which checks each delta. Writes `docs/benchmarks`.
 """
 
 import json
@@ -67,7 +67,7 @@ def main(repetitions: int, with_peers: bool, with_capacity: bool, write: bool) -
                     console.print(f"{each.title}: {figures}")
                     for measure, value in figures.items():
                         seen[each.title][measure].append(value)
-                if write:  # an interrupted run keeps its figures so far
+                if write:  # an interrupted run keeps the figures it has so far
                     begun = [one for one in contestants if seen[one.title]]
                     result = as_json(begun, seen, faults, missing, repetition + 1)
                     DATA.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -157,7 +157,7 @@ def idle(it: Contestant, server: Server) -> Figures:
 
 
 def turns(it: Contestant, server: Server) -> Figures:
-    """Measures turns without concurrency: ten a second, a load that each server can carry."""
+    """Measures turns without concurrency. Ten turns a second are a load that each server can carry."""
     load = Load("deltas=2 rate=50", chats=100, ramp_seconds=10, single=it.single)
     result, server_seconds, store_seconds = run_measured(it, server, load)
     assert result.first_delta is not None
@@ -188,7 +188,9 @@ def run_measured(it: Contestant, server: Server, load: Load) -> tuple[LoadResult
 
 
 def capacity(it: Contestant, server: Server, provider: FakeProvider) -> Figures:
-    """Searches for the maximum number of streams with 50 deltas a second, with 99 of 100 deltas within 100 ms."""
+    """Searches for the largest number of streams for which 99 per cent of the deltas arrive within 100 ms. Each stream
+    has 50 deltas a second.
+    """
 
     def passes(chats: int) -> bool:
         ramp_seconds = chats / 100

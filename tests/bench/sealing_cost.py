@@ -1,4 +1,4 @@
-"""The cost of encrypted texts: two servers side by side, one of them with encryption."""
+"""The cost of encrypted texts: two servers side by side, of which one encrypts texts."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ STARTED: dict[bool, Start] = {
     True: lambda site: site.served({**KEY, "TURNSTREAM_ENCRYPT_TEXTS": "true"}),
     False: lambda site: site.served(KEY),
 }
-RATE = 10  # low: near its limit a server saves CPU in other places, so the difference would not show
+RATE = 10  # the load is low: near its limit a server saves CPU elsewhere, and the difference would not show
 SECONDS = 10
 RAMP_SECONDS = 8.0
 CPU_TARGET = 1.08
@@ -22,7 +22,9 @@ CATCH_UP_TARGET = 1.5
 
 
 def sealing_cost(turns: int, deltas: int, replays: int, rounds: int) -> Callable[[Site], Rows]:
-    """Returns medians over pairs. In each pair, both servers have the same load at the same time."""
+    """Returns the medians over pairs of measurements. In each pair, both servers have the same load at the same
+    time.
+    """
 
     def run(site: Site) -> Rows:
         cpu, postgres, catch_up = (list[tuple[float, float]]() for _ in range(3))

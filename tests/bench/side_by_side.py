@@ -1,6 +1,7 @@
-"""Two servers side by side on one CPU, one of them with a feature under measurement.
+"""Two servers side by side on one CPU, of which one has the feature that is measured.
 
-Between successive measurements, the machine's own variation exceeds the cost of the feature.
+If the servers were measured one after the other, the variation of the machine itself would exceed the cost of the
+feature.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +43,8 @@ class Side:
 
 @contextmanager
 def both_sides(site: Site, started: Mapping[bool, Start], first: bool) -> Iterator[Mapping[bool, Side]]:
-    """Yields the sides, with the feature (True) and without. Each side has its own database: servers that share one run
-    each other's turns. The `first` side starts first.
+    """Yields the side with the feature (True) and the side without it. Each side has its own database, because two
+    servers on one database run each other's turns. The `first` side starts first.
     """
     with (
         new_database(site.database.url) as database,
@@ -58,7 +59,7 @@ def both_sides(site: Site, started: Mapping[bool, Start], first: bool) -> Iterat
 def cpu_of(
     sides: Mapping[bool, Side], turns: int, rate: int, seconds: int, ramp_seconds: float = 1.0
 ) -> Mapping[bool, Cpu]:
-    """Returns the CPU cost of the load on each side. All sides have the load at the same time."""
+    """Returns the CPU time that the load costs on each side. All sides have the load at the same time."""
     load = Load(f"deltas={rate * seconds} rate={rate}", chats=turns, ramp_seconds=ramp_seconds)
     before = {does_it: side.used() for does_it, side in sides.items()}
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """A cell in simulated time: random arrivals of turns, replicas with one CPU each, and their Postgres.
 
-A process is a generator of its waits in seconds. Queues are first come, first served, so the end of work is known at
-its start.
+A process is a generator that yields its waits in seconds. Queues are first come, first served, so the end of work is
+known when the work is queued.
 """
 
 import random
@@ -37,7 +37,7 @@ class Simulation:
 
 
 class Cores:
-    """CPUs with one queue."""
+    """CPUs that share one queue."""
 
     def __init__(self, simulation: Simulation, number: int = 1) -> None:
         self.busy = 0.0
@@ -45,7 +45,7 @@ class Cores:
         self._free_at = [0.0] * number
 
     def work(self, seconds: float) -> float:
-        """Queues work. Returns the seconds until the end of this work, including the queue before it."""
+        """Queues work. Returns the seconds until its end, including the work that is queued before it."""
         done = max(self._simulation.now, self._free_at[0]) + seconds
         heapreplace(self._free_at, done)
         self.busy += seconds
@@ -59,14 +59,14 @@ class Cores:
 @dataclass(slots=True)
 class Replica:
     cpu: Cores
-    streaming: int = 0  # turns with an open stream of text
+    streaming: int = 0  # turns whose text is being streamed
     died_at: float = inf
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Times in seconds. `begun` has the arrival of each turn and the wait until its model call. `taken_over` has the
-    times from the death of a turn's replica to the next model call.
+    """The outcome of a simulation, with times in seconds. `begun` has the arrival of each turn and its wait until its
+    model call. `taken_over` has the times from the death of a turn's replica to the next model call.
     """
 
     begun: list[tuple[float, float]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Outcome:
     ended: int = 0
 
     def waits(self, since: float = 0.0, until: float = inf) -> list[float]:
-        """Returns the waits of turns that arrived in this time, in ascending order."""
+        """Returns the waits of the turns that arrived within this period, in ascending order."""
         return sorted(wait for asked_at, wait in self.begun if since <= asked_at < until)
 
 
@@ -154,12 +154,12 @@ class Cell:
         yield self.postgres.work(self._work.postgres_turn / 2)
 
     def _stream(self, replica: Replica, text: float) -> Generator[float, None, float]:
-        """Returns the missing seconds of text; 0 unless the replica died."""
+        """Streams text. Returns the seconds of text that are still missing, which is 0 unless the replica died."""
         yield self._traffic.silence
         replica.streaming += 1
         while text > 0 and replica.died_at == inf:
             piece, began_at = min(1.0, text), self.simulation.now
-            self.postgres.work(piece * self._work.postgres_second)  # the journal: no reader waits for it
+            self.postgres.work(piece * self._work.postgres_second)  # the journal, for which no reader waits
             yield piece
             text -= min(piece, replica.died_at - began_at)
         replica.streaming -= 1

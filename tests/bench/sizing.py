@@ -1,4 +1,4 @@
-"""The calculated needs of a load, with the formulas of docs/capacity.md."""
+"""Calculates the needs of a load, with the formulas of docs/capacity.md."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -6,7 +6,7 @@ from math import ceil
 from turnstream.config import Settings
 from turnstream.engine.frame_clock import TICK
 
-PLANNED = 0.6  # of a replica's CPU; the rest is for peaks, and for the turns of a dead replica
+PLANNED = 0.6  # the share of a replica's CPU that is planned; the rest is for peaks, and for turns of a dead replica
 PLANNED_POSTGRES = 0.5
 DAY = 86_400
 _DEFAULTS = Settings.model_fields
@@ -14,8 +14,9 @@ _DEFAULTS = Settings.model_fields
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured costs, from `python -m tests.bench costs storage`, and of a block from `python -m tests.bench.slope`.
-    CPU is in seconds, the rest in bytes. `second` is the cost of a second with turns and a beating frame clock.
+    """Measured costs, from `python -m tests.bench costs storage`. The costs of a block come from `python -m
+    tests.bench.slope`. CPU is in seconds, everything else in bytes. `second` is the cost of a second with turns while
+    the frame clock beats.
     """
 
     second: float = 27.6e-3
@@ -25,19 +26,19 @@ class Costs:
     frame_of_further_reader: float = 26e-6
     block: float = 0.39e-3
     postgres_turn: float = 3.6e-3
-    postgres_second: float = 0.15e-3  # per second of a running turn
+    postgres_second: float = 0.15e-3  # CPU for each second of a running turn
     postgres_block: float = 0.38e-3
     wal_turn: float = 9_900.0
     wal_block: float = 1_400.0
-    wal_byte: float = 2.7  # per byte of text
+    wal_byte: float = 2.7  # bytes for each byte of text
     kept_turn: float = 7_000.0
     kept_byte: float = 1.26
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The traffic: `turns` per second, each with `deltas` in `blocks` and with `readers`. The model is silent for
-    `silence` seconds before its first delta, and then sends `rate` deltas a second.
+    """The traffic of a cell: `turns` per second, each with `deltas` in `blocks` and with `readers`. The model is silent
+    for `silence` seconds before its first delta, and then sends `rate` deltas a second.
     """
 
     turns: float
@@ -63,7 +64,7 @@ class Work:
     """The CPU seconds of one turn. The cost of a turn includes the end of its first block."""
 
     turn: float
-    text_second: float  # per second of text
+    text_second: float  # for each second of text
     postgres_turn: float
     postgres_second: float
 
@@ -90,7 +91,7 @@ class Needs:
 
 
 def needs(traffic: Traffic, costs: Costs) -> Needs:
-    """Returns the needs, with one spare replica for a failure or a rolling deploy."""
+    """Returns the needs, including one spare replica for a failure or a rolling deploy."""
     work = work_of(traffic, costs)
     cpu = traffic.turns * (work.turn + traffic.text_seconds * work.text_second)
     postgres = traffic.turns * (work.postgres_turn + traffic.text_seconds * work.postgres_second)

@@ -1,7 +1,8 @@
-"""`python -m tests.bench.slope`: the costs of the journal and of block ends, for growing numbers of concurrent turns.
+"""`python -m tests.bench.slope` measures the costs of the journal and of the ends of blocks, for growing numbers of
+concurrent turns.
 
-Prints the rows of tests/bench/scaling.md. Each load is measured with two forms of the journal alternately: the current
-log, and the former rows of blocks (an unlogged row for each open block and tick).
+It prints the rows of tests/bench/scaling.md. Each load is measured with two forms of the journal alternately: the
+current log, and the former rows of blocks (an unlogged row for each open block and tick).
 """
 
 import asyncio
@@ -30,10 +31,10 @@ from turnstream.storage.runs.record import Records
 from turnstream.stream.directory import Directory
 from turnstream.stream.live import LiveView
 
-# Number of turns, and deltas of four characters per second of each.
+# For each load: the number of turns, and how many deltas of four characters each turn has per second.
 LOADS = ((10, 10), (50, 10), (100, 10), (200, 50), (1000, 50))
 ROUNDS = 3
-SECONDS = 4  # of a block; its journal is deleted at its end
+SECONDS = 4  # seconds that a block lasts; its journal is deleted at its end
 TICKS = 10  # per second
 BLOCK = "abcd" * 250
 
@@ -54,7 +55,7 @@ INSERT_TURNS = Statement(
 )
 SET_LOGGED = Statement("ALTER TABLE open_text SET LOGGED")
 SET_UNLOGGED = Statement("ALTER TABLE open_text SET UNLOGGED")
-# Dead rows for vacuum; rows of TOAST, which stores the text of large ticks, are its chunks of 2 kB.
+# Counts dead rows, which vacuum must remove. TOAST stores the text of large ticks in rows that are chunks of 2 kB.
 GET_WRITTEN = Statement(
     """
     SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn AS wal, (
@@ -85,7 +86,7 @@ class RowsOfBlocks(Journal):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds, bytes of WAL, and dead rows."""
+    """The CPU seconds, the bytes of WAL, and the dead rows."""
 
     server: float = 0.0
     postgres: float = 0.0
@@ -98,7 +99,7 @@ class Cost:
         )
 
     def shown(self, pieces: int) -> str:
-        """Formats the cost per piece, with CPU in microseconds."""
+        """Formats the cost of one piece, with CPU in microseconds."""
         ours, theirs = self.server / pieces * 1e6, self.postgres / pieces * 1e6
         return f"{ours:.1f} | {theirs:.1f} | {self.wal / pieces:.0f} | {self.dead / pieces:.2f}"
 
@@ -119,7 +120,7 @@ async def cost_of(work: Callable[[], Awaitable[None]], database: Database, postg
 async def measure_all(postgres: Postgres) -> None:
     print("| turns | form | server, µs per turn and tick | Postgres, µs | WAL, bytes | dead rows |")
     print("|---|---|---|---|---|---|")
-    async with connect(postgres.url, size=1) as database:  # one backend: statistics are local to it until a flush
+    async with connect(postgres.url, size=1) as database:  # one backend: each backend keeps statistics until a flush
         for count, rate in LOADS:
             turns = await running_turns(database, count)
             costs = {"rows of blocks": Cost(), "log": Cost()}
@@ -134,7 +135,7 @@ async def measure_all(postgres: Postgres) -> None:
 
 
 async def a_block(database: Database, journal: Journal, turns: Sequence[Turn], rate: int) -> None:
-    """Writes the journal of one open block per turn, from its start to its end."""
+    """Writes the journal of one open block for each turn, from the block's start to its end."""
     directory = Directory()
     writer = JournalWriter(journal, directory, 1 / TICKS)
     with ExitStack() as running:

@@ -1,10 +1,10 @@
-"""Wall time of a turn with many tool calls by the Responses API: over HTTP, and in WebSocket mode.
+"""Measures the wall time of a turn with many tool calls by the Responses API, over HTTP and in WebSocket mode.
 
     .venv/bin/python -m tests.bench.sockets [calls] [kilobytes of history]
 
-The server is a local process with the delays of a distant one: half a round trip before and after each message, the
-transfer time of the bytes over an uplink, and a processing time for input bytes that are new to the server. The times
-of the model and of the tools are zero.
+The server is a local process with the delays of a distant server: half a round trip before and after each message, the
+time in which an uplink transfers the bytes, and a processing time for input bytes that are new to the server. The model
+and the tools take no time.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from turnstream.extensions.openai.provider import OpenAIResponsesProvider
 from turnstream.llm.provider import Message, ModelCall, ModelRequest
 
 ROUND_TRIP = 0.06  # seconds
-UPLINK = 2_500_000  # bytes a second
-INTAKE = 2_000_000  # bytes of new input a second: for decoding, validation and tokenization
+UPLINK = 2_500_000  # bytes per second
+INTAKE = 2_000_000  # bytes of new input per second, which the server decodes, validates and tokenizes
 RESULT = "x" * 2_000
 
 
@@ -49,7 +49,7 @@ async def _model(server: ResponsesServer) -> int:
 
 
 async def measured(transport: str, calls: int, kilobytes: int) -> tuple[float, int]:
-    """Returns the seconds and the sent bytes of a turn."""
+    """Returns the seconds that a turn took, and the bytes that it sent."""
     async with (
         responses_server() as server,
         OpenAIResponsesProvider("a key", server.url, make_calls=DirectCalls) as provider,

@@ -10,7 +10,7 @@ TARGET = 1.0  # seconds of CPU
 
 
 def start(times: int) -> Callable[[Site], Rows]:
-    """Measures starts with compiled bytecode: the first start is not counted."""
+    """Measures starts with compiled bytecode, so the first start is not counted."""
 
     def run(site: Site) -> Rows:
         seconds = []

@@ -1,6 +1,6 @@
 """The cost of turns in Postgres: CPU, bytes of tables with their indexes, and bytes of the write-ahead log (WAL).
 
-There are two loads, one with short turns and one with long turns: the difference is the cost of the text.
+There are two loads, one with short turns and one with long turns. The difference between them is the cost of the text.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from tests.bench.database import Postgres
 from tests.bench.scenarios import OPENINGS, faultless, paced, warm_up
 from tests.bench.trials import Rows, Site
 
-_SHORT = 2  # deltas
-_LEAST = 50  # bytes per turn; a smaller table is counted in the group of other tables
-_EMPTIED = ("journal_ticks", "open_text", "search_pending")  # rows exist only during a turn; space is reused
+_SHORT = 2  # deltas of a short turn
+_LEAST = 50  # bytes per turn; smaller tables are counted together as other tables
+_EMPTIED = ("journal_ticks", "open_text", "search_pending")  # rows that live only during a turn; their space is reused
 
-# The text of blocks is the text of users and models.
+# The text of blocks is what users and models have written.
 _WRITTEN = """
     SELECT relname AS name, pg_total_relation_size(relid) AS bytes FROM pg_stat_user_tables
     UNION ALL SELECT 'WAL', pg_current_wal_insert_lsn() - '0/0'::pg_lsn
@@ -27,7 +27,7 @@ _WRITTEN = """
 
 
 def storage(turns: int, deltas: int) -> Callable[[Site], Rows]:
-    """Runs `turns` turns in new chats, first with two deltas each, then with `deltas`."""
+    """Runs `turns` turns in new chats: first with two deltas each, and then with `deltas` each."""
 
     def run(site: Site) -> Rows:
         with site.served() as server:
@@ -49,7 +49,7 @@ def storage(turns: int, deltas: int) -> Callable[[Site], Rows]:
 
 
 def _left_by(turns: int, deltas: int, server: Server, database: Postgres) -> dict[str, float]:
-    """Returns the growth per turn."""
+    """Returns the growth of Postgres per turn."""
     before, cpu = asyncio.run(_written(database.url)), database.cpu_seconds()
     faultless(server.run(paced(turns, deltas, turns / OPENINGS)))
     cpu, after = database.cpu_seconds() - cpu, asyncio.run(_written(database.url))

@@ -1,4 +1,4 @@
-"""The benchmark of attacks reports functions that block the loop, and rejects undefined outcomes."""
+"""The benchmark of attacks reports functions that hold the loop, and rejects undefined outcomes."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ def test_the_longest_blocker_of_the_loop_is_named_and_is_the_figure_of_the_trial
 
 @pytest.mark.parametrize("outcome", [200, 500, "failed"])
 def test_an_attack_that_ends_in_another_way_than_is_defined_fails_the_trial(outcome: Outcome) -> None:
-    rows(ALONE, attacked(431, 429, 503))  # temporary refusals, followed by a retry
+    rows(ALONE, attacked(431, 429, 503))  # temporary refusals, after which the attack retries
     with pytest.raises(FaultError, match=f"{HEADER}: .*{outcome}"):
         rows(ALONE, attacked(431, outcome))
 

@@ -1,4 +1,4 @@
-"""The figures of arrivals above capacity: lost text fails the trial, and recovery has a definition."""
+"""The figures of the overload trial: lost text fails the trial, and recovery has a definition."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ BEFORE = [Probe(0.0, first_token) for first_token in (20.0, 30.0, 25.0)]
 
 
 def probes(*first_tokens: float | None) -> list[Probe]:
-    """Returns one probe per second; the first one starts a second before the end of the arrivals."""
+    """Returns one probe per second. The first probe starts a second before the end of the arrivals."""
     return [Probe(9.0 + number, first_token) for number, first_token in enumerate(first_tokens)]
 
 
@@ -63,6 +63,6 @@ def test_a_text_that_is_not_whole_fails_the_trial(flawed: LoadResult) -> None:
 
 
 def test_a_server_has_recovered_when_three_probes_in_a_row_are_as_fast_as_before() -> None:
-    assert recovered_at(probes(20.0, 20.0, 20.0), 10.0, 30.0) is None  # the first one started before the end
+    assert recovered_at(probes(20.0, 20.0, 20.0), 10.0, 30.0) is None  # the first probe started before that end
     assert recovered_at(probes(20.0, 20.0, 20.0, 20.0), 10.0, 30.0) == 0.0
     assert recovered_at(probes(20.0, 40.0, 20.0, 20.0, None, 30.0, 30.0, 30.0), 10.0, 30.0) == 4.0

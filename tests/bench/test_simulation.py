@@ -1,4 +1,6 @@
-"""The simulation agrees with queueing theory, with the formulas of costs, and with the death of a replica."""
+"""The simulation agrees with queueing theory, with the formulas of costs, and with what the death of a replica
+causes.
+"""
 
 import random
 from math import factorial
@@ -15,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"
 
 @pytest.mark.parametrize("cores", [1, 4])
 def test_a_queue_waits_as_long_as_theory_says(cores: int) -> None:
-    """M/M/c at four fifths of its capacity (Erlang C)."""
+    """The case is an M/M/c queue at four fifths of its capacity (Erlang C)."""
     simulation, chance, arrivals, waits = Simulation(), random.Random(7), 0.8 * cores, []
     queue = Cores(simulation, cores)
 

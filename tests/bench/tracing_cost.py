@@ -1,4 +1,4 @@
-"""The cost of traces: two servers side by side, one of them with spans and metrics."""
+"""The cost of traces: two servers side by side, of which one records spans and metrics."""
 
 from collections.abc import Callable
 from timeit import timeit
@@ -11,10 +11,10 @@ STARTED: dict[bool, Start] = {
     True: lambda site: site.served({"TURNSTREAM_TRACES": "true"}, module="tests.bench.traced_server"),
     False: lambda site: site.served(),
 }
-RATE = 10  # low: near its limit a server saves CPU in other places, so the difference would not show
+RATE = 10  # the load is low: near its limit a server saves CPU elsewhere, and the difference would not show
 SECONDS = 32
 RAMP_SECONDS = 8.0
-SPANS = 5  # per turn without tools: the request, the run, its wait in the queue, the model call, the webhook
+SPANS = 5  # spans of a turn without tools: the request, the run, its wait in the queue, the model call, the webhook
 TARGET = 3.0  # per cent of the server's CPU
 
 
@@ -36,7 +36,7 @@ def tracing_cost(turns: int, rounds: int) -> Callable[[Site], Rows]:
 
 
 def _skipped_span() -> float:
-    """Returns the seconds for a span without tracing."""
+    """Returns how many seconds a span takes while tracing is off."""
 
     def skip() -> None:
         with TRACING.span("chat", "CLIENT", gen_ai__operation__name="chat", turnstream__round=1) as span:

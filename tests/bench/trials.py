@@ -1,4 +1,4 @@
-"""Measurements with several servers, or with the death of a server. Each trial starts its servers and fills a table."""
+"""Measurements with several servers, or in which a server dies. Each trial starts its servers and fills a table."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from tests.bench.provider import FakeProvider
 
 Rows = Mapping[str, tuple[float | None, ...]]
 
-# For a replica that must run no turns: its polls of the queue are too rare to find one.
+# A setting for a replica that must run no turns: it polls the queue too rarely to find a turn.
 SELDOM = {"TURNSTREAM_POLL_INTERVAL": "600"}
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The environment of servers."""
+    """What the servers of a trial share."""
 
     provider: FakeProvider
     database: Postgres
@@ -42,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`run` returns rows by the name of the measure, each with one figure per column."""
+    """A trial. `run` returns rows by the name of the measure, and each row has one figure per column."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""`turnstream serve` with a watch over the event loop that samples 500 times a second and logs every hold.
+"""`turnstream serve` with a watch over the event loop, which takes 500 samples a second and logs every hold.
 
 At its start the server holds the loop several times for `ON_PURPOSE` milliseconds of processor time. The log must show
 these holds.
@@ -17,7 +17,7 @@ ON_PURPOSE = 50.0
 class ProvenWatch(loop_watch.LoopWatch):
     def __enter__(self) -> Self:
         super().__enter__()
-        for number in range(1, 6):  # several times, since the watch may start late
+        for number in range(1, 6):  # several times, because the watch may start late
             asyncio.get_running_loop().call_later(number / 100, _hold)
         return self
 

@@ -32,7 +32,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
-    """`await people(url, chat)` opens the page in a new browser context for one person. Any error in it fails the test.
+    """Opens the page at a chat in a new browser context for one person, as in `await people(url, chat)`. Any error in
+    the page fails the test.
 
     The dependency on `site` makes pytest close the browsers before the server.
     """
@@ -48,7 +49,7 @@ async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
         yield sit
         for url, person in seated:
             troubles = person.troubles()
-            if not await _is_up(url):  # the test's own server has exited before the page
+            if not await _is_up(url):  # the test's own server exited before the page was closed
                 troubles = [trouble for trouble in troubles if "ERR_CONNECTION_REFUSED" not in trouble]
             assert troubles == []
 

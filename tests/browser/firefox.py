@@ -1,7 +1,7 @@
 """`python -m tests.browser.firefox FIREFOX …` runs Debian's Firefox for Playwright.
 
-Playwright drives an unpatched Firefox by WebDriver BiDi, and sends a command that the ESR does not support. A relay in
-front of the browser answers this command.
+Playwright drives an unpatched Firefox with WebDriver BiDi, and sends a command that the ESR version does not support. A
+relay in front of the browser answers this command.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def _pass_on(firefox: ClientConnection, playwright: ServerConnection) -> N
 
 
 async def _run(*command: str) -> int:
-    """Runs the browser until it exits. Playwright reads the address for its connection from the browser's stderr."""
+    """Runs the browser until it exits. From the browser's stderr, Playwright reads the address to which it connects."""
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     async for line in process.stderr:

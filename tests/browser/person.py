@@ -1,4 +1,4 @@
-"""A person who uses the page: actions, observations, and the comparison of the page with the database."""
+"""A person who uses the page: what the person does and sees, and the comparison of the page with the database."""
 
 import re
 from collections.abc import AsyncIterator
@@ -13,11 +13,12 @@ from turnstream.domain.turns import ENDED
 
 PATIENCE = 60_000  # milliseconds; tolerates a machine that is busy with other tests
 
-# If a turn makes no progress for ten seconds, as on a busy machine, the page requests the reason. If the turn has been
-# deleted meanwhile, the page shows nothing, but the browser logs the 404.
+# If a turn makes no progress for ten seconds, which happens on a busy machine, the page requests the reason. If the
+# turn has been deleted meanwhile, the page shows nothing, but the browser logs the 404.
 _ASKED_TOO_LATE = r"404 \(Not Found\) \(\S+/why\)$"
 
-# The full content of the page's turns, folded or not. The page draws an unfolded block at the late `toggle` event.
+# Reads the full content of the page's turns, folded or not. When a block is unfolded, the page draws it only at the
+# `toggle` event, which comes late.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details:not([hidden])')) folded.open = true
   const read = () => [...document.querySelectorAll('#turns [data-turn]')].map((turn) => ({
@@ -100,7 +101,7 @@ class Person:
         return stored  # type: ignore[no-any-return]
 
     def expects(self, *trouble: str) -> None:
-        """Declares errors that the test causes on purpose."""
+        """Declares errors that the test causes on purpose, so that they do not fail it."""
         self.expected.extend(trouble)
 
     def troubles(self) -> list[str]:
@@ -116,19 +117,23 @@ class Person:
 
 
 def _ended(turn: dict[str, Any]) -> tuple[str, str | None]:
-    """The id and the final status. A running turn has no status here: the status may change between the two reads."""
+    """Returns the id and the final status. The status of a running turn is left out, because it may change between the
+    two reads.
+    """
     return turn["id"], turn["status"] if turn["status"] in ENDED else None
 
 
 def _seen(turn: dict[str, Any]) -> dict[str, str]:
-    """The text by block, without white space and Markdown characters."""
+    """Returns the text by block, without white space and Markdown characters."""
     texts = {f"{block['index']}": _bare(block["prose"] or block["text"]) for block in turn["blocks"]}
     results = {f"result of {block['index']}": _bare(block["result"]) for block in turn["blocks"] if block["result"]}
     return texts | results
 
 
 def _written(turn: dict[str, Any]) -> dict[str, str]:
-    """The stored text by block. The page joins an interrupted text and its continuation, and so does this function."""
+    """Returns the stored text by block. The page joins an interrupted text and its continuation, and so does this
+    function.
+    """
     calls = {(block["round"], block.get("id")): block["index"] for block in turn["blocks"]}
     found: dict[str, str] = {}
     cut_off = None
@@ -149,7 +154,7 @@ def _bare(text: str) -> str:
 
 @asynccontextmanager
 async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[Person]:
-    # By default without a service worker: a service worker requests all files of the page.
+    # The default has no service worker, because a service worker requests all files of the page.
     defaults = {"viewport": {"width": 1180, "height": 780}, "service_workers": "block"}
     context = await browser.new_context(**{**defaults, **options})
     context.set_default_timeout(PATIENCE)
@@ -160,7 +165,9 @@ async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[
 
 
 async def new_tab(context: BrowserContext, url: str) -> Person:
-    """Opens a page at `url` with its own list of errors. The browser logs violations of the content security policy."""
+    """Opens a page at `url` with its own list of errors. The list includes violations of the content security policy,
+    which the browser logs.
+    """
     page = await context.new_page()
     person = Person(page, context)
     page.on("console", person.hear)

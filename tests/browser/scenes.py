@@ -25,7 +25,7 @@ CREW = {
 
 @dataclass
 class Harbour:
-    """Tools: one waits for the test, one returns at once, one fails, one needs an approval."""
+    """Tools of a harbour: one waits for the test, one returns at once, one fails, one needs an approval."""
 
     open: asyncio.Event = field(default_factory=asyncio.Event)
     booked: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Harbour:
     async def tide_table(self, context: ToolContext, port: str) -> str:
         """High and low water of a port today."""
         while not self.open.is_set():
-            context.progress(f"asking the gauge of {port}")  # repeated, since a page opened later has missed the first
+            context.progress(f"asking the gauge of {port}")  # repeated, for a page that is opened later
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.open.wait(), 0.1)
         return f"{port}: high water 04:12 and 16:37, low water 10:21 and 22:48"
@@ -77,7 +77,7 @@ class Harbour:
 
 
 def paused(pause: Pause, *pieces: str, after: int = 1) -> Reply:
-    """A text with a pause after `after` of its pieces."""
+    """Returns a text with a pause after the first `after` pieces."""
     steps: list[Step] = list(message_of(text(*pieces)))
     return [*steps[: 2 + after], pause, *steps[2 + after :]]
 

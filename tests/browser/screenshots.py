@@ -102,7 +102,7 @@ async def _book(ada: Person) -> None:
 
 
 async def _operate(server: Server, api: Client, browser: Browser) -> None:
-    """The page for operators; the work of some seconds is spread over an hour."""
+    """Draws the page for operators, with some seconds of work that are spread over an hour."""
     pause = Pause()
     offers = {
         "tide-1": ScriptedProvider(_looks_at_the_weather),

@@ -1,4 +1,4 @@
-"""The code of ai-elements.md with the packages, in Chromium against the real server.
+"""The code of ai-elements.md runs with the packages, in Chromium against the real server.
 
 AI Elements has no npm package: `elements.jsx` contains replacements.
 """
@@ -49,7 +49,7 @@ async def test_tools_reasoning_and_approvals(wiring: Wiring, browser: Browser) -
     await expect(newest(page)).to_contain_text("That is it.")
     await ask(page, "mail")
     await expect(newest(page)).to_contain_text("tool-send_mail approval-requested")
-    # While the page still reads the resumed stream, the AI SDK stores an approval without sending the approval.
+    # While the page still reads the resumed stream, the AI SDK stores an approval but does not send it.
     async with page.expect_response(re.compile(r"/stream$")) as resumed:
         await page.reload()
     await resumed.value

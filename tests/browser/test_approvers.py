@@ -1,4 +1,4 @@
-"""The inbox of a person who answers other owners' calls."""
+"""The inbox of a person who answers calls of other owners."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,7 +85,7 @@ async def test_a_person_who_may_not_answer_has_an_empty_inbox(people: SitDown, s
     async with owner_of(site) as ada:
         await asked(site, ada, 5)
         eve = await with_token(people, site, "eve")
-        await eve.page.goto("about:blank")  # Playwright cannot read a response of the previous page after a reload
+        await eve.page.goto("about:blank")  # after a reload, Playwright cannot read the previous page's response
         async with eve.page.expect_response(lambda response: "/api/approvals" in response.url) as seen:
             await eve.page.goto(site.url)
         assert (await (await seen.value).json())["calls"] == []

@@ -72,7 +72,7 @@ async def test_an_app_that_attacks_reaches_nothing(people: SitDown, site: Server
     await expect(frame.locator("#erased")).to_contain_text("The user did not allow this call")
     await expect(ada.page.locator(".app iframe")).to_have_attribute("height", "640")
     await expect(ada.page.locator("#words")).to_have_value("")
-    await frame.locator("body").click()  # navigates the frame to a page with another policy, which gets no HTML
+    await frame.locator("body").click()  # navigates the frame to a page with another policy, and gets no HTML
     await expect(ada.page.locator(".app")).to_contain_text("The app has left its page and was closed.")
     await expect(ada.page.locator(".app iframe")).to_have_count(0)
     assert not [url for url in asked if url.startswith("https:")]

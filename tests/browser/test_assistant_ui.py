@@ -94,7 +94,7 @@ async def test_threads_are_the_chats_of_the_server(wiring: Wiring, browser: Brow
     await expect(threads).to_have_count(before)
     await ask(page, wording)
     await expect(newest(page)).to_contain_text("That is it.")
-    await expect(threads.get_by_text(wording)).to_be_visible()  # the thread's title
+    await expect(threads.get_by_text(wording)).to_be_visible()  # shows the thread's title
     await page.click("text=New thread")
     await expect(page.locator("main > div")).to_have_count(0)
     await ask(page, "wait")
@@ -102,7 +102,7 @@ async def test_threads_are_the_chats_of_the_server(wiring: Wiring, browser: Brow
     await threads.get_by_text(wording).click()
     await expect(newest(page)).to_contain_text("That is it.")
     wiring.model.pauses[-1].go.set()
-    assert await wiring.newest_status() == "complete"  # opening another thread stops no answer
+    assert await wiring.newest_status() == "complete"  # opening another thread does not stop the answer
     await page.reload()
     await expect(threads).to_have_count(before + 2)
     await threads.get_by_text(wording).click()

@@ -1,4 +1,4 @@
-"""Files of a message: attached, shown, rejected, sent again."""
+"""Files of a message: attached, shown, rejected, and sent again."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ _BRING = """([name, target, files]) => {
   document.querySelector(target).dispatchEvent(event)
 }"""
 
-# The first script checks the number of files that the browser has stored; the second one deletes them.
+# The first script checks how many files the browser has stored; the second script deletes them.
 _KEPT = """(count) => new Promise((resolve) => {
   indexedDB.open('turnstream').onsuccess = ({ target }) => {
     const counted = target.result.transaction('files').objectStore('files').count()
@@ -114,7 +114,7 @@ async def test_a_refused_file_is_reported_in_the_servers_words_and_an_accepted_o
 
 
 async def hold_uploads(page: Page) -> asyncio.Event:
-    """Delays uploads until the returned event is set."""
+    """Delays uploads until the test sets the returned event."""
     go = asyncio.Event()
 
     async def wait(route: Route) -> None:
@@ -215,7 +215,7 @@ async def test_a_draft_and_its_files_follow_the_token_that_is_asked_for_meanwhil
     await ada.page.get_by_label("Token", exact=True).fill(token)
     await ada.page.get_by_label("Keep it in this browser").check()
     await ada.press("Go on")
-    for _ in range(2):  # at once, and after a reload with the stored token
+    for _ in range(2):  # the files are checked at once, and after a reload with the stored token
         await ada.ready()
         await expect(words).to_have_value("Look")
         await expect(chips).to_have_text(["a.txt"])

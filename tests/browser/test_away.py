@@ -1,4 +1,4 @@
-"""Network failures: every message of a person is sent, and to the right chat."""
+"""Network failures: every message of a person is sent, and it is sent to the right chat."""
 
 import re
 
@@ -30,7 +30,7 @@ async def test_a_chat_that_is_opened_without_a_network_is_there_when_it_is_back(
     await ada.page.get_by_text("This chat cannot be read now").wait_for()
     assert await ada.page.locator("#welcome").is_hidden()
     await ada.page.get_by_role("link", name="First").click()
-    await ada.sees("Hello.")  # from the browser's stored copy
+    await ada.sees("Hello.")  # the text comes from the browser's stored copy
     await ada.page.get_by_role("link", name="Other").click()
     await ada.page.get_by_text("This chat cannot be read now").wait_for()
     await ada.context.set_offline(False)
@@ -59,7 +59,7 @@ async def test_a_reload_without_a_network_shows_the_page_and_its_stored_content(
           return (await (await caches.open(name)).keys()).map(({ url }) => new URL(url).pathname)
         }"""
     )
-    assert {name.split("/")[1] for name in kept} == {"static"}  # and no data of an owner
+    assert {name.split("/")[1] for name in kept} == {"static"}  # the browser stores no data of an owner
     assert not [name for name in kept if "admin" in name or "shared.html" in name]
     await ada.context.set_offline(True)
     await ada.page.reload()
@@ -97,7 +97,7 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
 
 
 async def copies(person: Person) -> list[str]:
-    """The browser's copies of chats."""
+    """Returns the browser's copies of chats."""
     names: list[str] = await person.page.evaluate(_KEPT)
     return [name for name in names if name.startswith("path ")]
 
@@ -169,7 +169,9 @@ _LOSE = """(arrive) => {
 
 
 async def _cut_posts(ada: Person, *, arrive: bool = False) -> None:
-    """Breaks requests that send a message: the request is lost, or (`arrive`) its response. Also after a reload."""
+    """Breaks requests that send a message, even after a reload. The request is lost, or with `arrive` its response is
+    lost.
+    """
     await ada.page.evaluate(_LOSE, arrive)
     await ada.page.add_init_script(f"({_LOSE})({str(arrive).lower()})")
 

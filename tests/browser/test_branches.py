@@ -1,4 +1,6 @@
-"""Branches on the page: continued from an earlier answer, copied into a new chat, deleted here or by another client."""
+"""Branches on the page: they continue from an earlier answer, are copied into a new chat, and are deleted here or by
+another client.
+"""
 
 import pytest
 
@@ -22,7 +24,7 @@ async def choose(person: Person, entry: str, turn: int) -> None:
 
 
 async def talk(people: SitDown, site: Server, api: Client, *messages: str) -> Person:
-    """A person whose messages each have one answer."""
+    """Returns a person whose messages have one answer each."""
     chat = await use(api, site.scripts.model(*(message_of(text(f"On {words}.")) for words in [*messages, "more", "x"])))
     ada = await people(site.url, chat)
     for words in messages:

@@ -1,4 +1,4 @@
-"""Limits for the page's size and speed, and its accessibility."""
+"""Limits for the page's size and speed, and checks of its accessibility."""
 
 import asyncio
 import json
@@ -212,7 +212,7 @@ async def test_nothing_jumps_while_an_answer_is_written(
 
 
 async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words_before: int) -> float:
-    """The main thread's processor time for one second with two hundred deltas, in seconds."""
+    """Returns the seconds of processor time that the main thread uses for one second with two hundred deltas."""
     begin = Pause()
     pauses = [Pause() for _ in range(deltas)]
     steps = list(paused(begin, "\n\n".join([PROSE * 5] * (words_before // 70 + 1)), *["word "] * deltas))
@@ -224,7 +224,7 @@ async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words
     await begin.reached.wait()
     await ada.sees("The tide rises")
     session = await ada.context.new_cdp_session(ada.page)
-    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # excludes other processes
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # `threadTicks` excludes other processes
     before = await _metrics(session)
     begin.go.set()
     loop = asyncio.get_running_loop()
@@ -295,14 +295,14 @@ _SKIPPABLE = "(parts) => parts.filter((part) => getComputedStyle(part).contentVi
 
 @dataclass
 class _Stream:
-    """An answer on a page that grows by one word on request."""
+    """An answer on a page. The answer grows by one word each time the test asks for it."""
 
     ada: Person
     session: Any
     words: Iterator[Pause]
 
     async def cost_of(self, words: int) -> float:
-        """The main thread's processor time for `words` words, each drawn separately, in seconds."""
+        """Returns the seconds of processor time that the main thread uses for `words` words, each drawn separately."""
         shown = "() => document.querySelector('#turns').lastChild.lastChild.firstChild.textContent.trimEnd().length"
         before = await _metrics(self.session)
         for _ in range(words):
@@ -313,7 +313,7 @@ class _Stream:
 
 
 async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int) -> _Stream:
-    """Opens a chat with `turns` turns, displays all of them, and starts an answer behind them."""
+    """Opens a chat with `turns` turns, displays all of them, and starts an answer after them."""
     ada, _, _ = await _open_long(people, site, api, turns)
     for shown in range(200, turns + 1, 100):
         await ada.press("Earlier turns")
@@ -339,15 +339,18 @@ async def _stream_behind(people: SitDown, site: Server, api: Client, turns: int)
 async def test_an_answer_behind_a_thousand_turns_on_the_page_costs_little_more_than_behind_twenty(
     people: SitDown, site: Server, api: Client, record_property: Any
 ) -> None:
-    """Limits also the elements with `content-visibility: auto`: the browser checks all of them in each frame."""
+    """The number of elements with `content-visibility: auto` is limited, too, because the browser checks all of them in
+    each frame.
+    """
     few, many = [await _stream_behind(people, site, api, turns) for turns in (20, 1_000)]
     assert 40 < await many.ada.page.locator(":is(.group, .turn)").evaluate_all(_SKIPPABLE) < 100
     costs = [(await few.cost_of(8), await many.cost_of(8)) for _ in range(5)]
-    # The minimum of each cost: other programs use the processor's caches, and can only increase a cost.
+    # The minimum of each cost is compared, because other programs also use the processor's caches, which can only
+    # increase a cost.
     of_few, of_many = map(min, zip(*costs, strict=True))
     ratio = of_many / of_few
     record_property("main thread behind a thousand turns, of that behind twenty", round(ratio, 2))
-    assert ratio < 2  # usually 1.1 to 1.5
+    assert ratio < 2  # the ratio is usually 1.1 to 1.5
 
 
 async def _metrics(session: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The main tests of the page, repeated in Debian's Firefox."""
+"""The main tests of the page, run again in Debian's Firefox."""
 
 import sys
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Background calls: their cards, the stop of one call, and their number in the list of chats."""
+"""Background calls: their cards, a button that stops one call, and their number in the list of chats."""
 
 import asyncio
 import re
@@ -54,7 +54,7 @@ def harbour() -> Harbour:
 
 
 async def surveys(people: SitDown, site: Server, api: Client, *ships: str) -> Person:
-    """A person whose answer has one background call per ship."""
+    """Returns a person whose answer has one background call for each ship."""
     calls = [tool_use("survey", {"ship": ship}, f"call-{ship}") for ship in ships]
     ada = await people(
         site.url, await use(api, site.scripts.model(message_of(*calls), message_of(text("That is all."))))
@@ -76,9 +76,9 @@ async def test_a_stop_is_that_of_one_call_in_all_tabs(
     ada = await surveys(people, site, api, "Anna", "Berta", "Clara")
     listed = ada.page.locator(f'#chats [data-chat="{ada.chat}"] .jobs')
     await expect(listed).to_have_text("3 running")
-    await expect(ada.page.get_by_role("img", name="Answering")).to_have_count(1)  # the turn waits for no person
+    await expect(ada.page.get_by_role("img", name="Answering")).to_have_count(1)  # the turn waits only for a job
     await expect(ada.page.locator(".turn.assistant .stage")).to_have_text("3 calls in the background")
-    other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")  # missed all reports, like a page after a reload
+    other = await new_tab(ada.context, f"{site.url}/#{ada.chat}")  # it missed all reports, like a page after a reload
     for tab in (other, ada):
         await expect(card(tab, "Berta").locator(".news")).to_have_text("below the waterline of the Berta")
         await expect(card(tab, "Berta").get_by_role("timer")).to_have_text(re.compile(r"\d+:\d\d"))
@@ -127,7 +127,7 @@ async def test_a_report_begins_an_answer_of_its_own_without_an_empty_message(
     first = (await api.json("GET", f"/api/chats/{ada.chat}/turns"))["turns"][-1]
     assert [(report["name"], report["delivery"]) for report in first["reports"]] == [("salvage", None)]
     harbour.done.setdefault("Dora", asyncio.Event()).set()
-    for _ in range(2):  # live, and after a reload
+    for _ in range(2):  # the notes are checked live, and after a reload
         answers = ada.page.locator(".turn.assistant")
         await expect(answers).to_have_count(2)
         await expect(answers.last).to_contain_text("Result of salvage, from the background")

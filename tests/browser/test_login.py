@@ -48,7 +48,7 @@ async def site(database_url: str, issuer: OpenIdIssuer) -> AsyncIterator[Server]
 
 
 async def visitor(people: SitDown, site: Server, path: str) -> Person:
-    """A person who is not signed in."""
+    """Returns a person who is not signed in."""
     person = await people(f"{site.url}/static/icon.svg")
     person.expected = [SIGNED_OUT, FORBIDDEN, "favicon.ico"]
     await person.page.goto(site.url + path)
@@ -72,7 +72,7 @@ async def test_a_person_signs_in_talks_and_signs_out(
     await ada.sees("Hello.")
     await ada.page.fill("#words", "A draft that nobody else reads")
     chat = ada.chat
-    await ada.reload()  # keeps the cookie and the address
+    await ada.reload()  # a reload keeps the cookie and the address
     await ada.sees("Hello.")
     assert ada.chat == chat
     await expect(ada.page.locator("#words")).to_have_value("A draft that nobody else reads")
@@ -95,7 +95,7 @@ async def test_a_person_signs_in_talks_and_signs_out(
 async def test_a_stream_continues_after_the_session_is_renewed(
     people: SitDown, site: Server, issuer: OpenIdIssuer
 ) -> None:
-    """The page does not prefer a rejected token to the session."""
+    """The page uses the session instead of a token that was rejected."""
     issuer.person = {"sub": "ada", "name": "Ada", "groups": ["people"]}
     ada = await visitor(people, site, "/")
     await ada.page.fill("#ask-token input[name=token]", "ts_wrong")

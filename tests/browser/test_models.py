@@ -1,4 +1,4 @@
-"""The display of models, costs and errors, and the actions of a person after an error."""
+"""How the page shows models, costs and errors, and what a person can do after an error."""
 
 import pytest
 from playwright.async_api import expect
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def offer(site: Server, *replies: Reply) -> None:
-    """Adds a model with capabilities and prices. `replies` are its answers."""
+    """Adds a model with these capabilities and prices. `replies` are its answers."""
     able = Model(
         "tide-1", context_window=200_000, can=frozenset({"images", "tools"}), prices=PRICES["scripted"], currency="EUR"
     )

@@ -77,7 +77,7 @@ async def test_an_answer_that_does_not_move_says_why(people: SitDown, site: Serv
     await pause.reached.wait()
     await ada.page.locator(".turn.assistant").wait_for()
     why = ada.page.locator(".turn.assistant .why", has_text=re.compile("model|replica|queue"))
-    while not await why.count():  # the first reason depends on the replica's latest report
+    while not await why.count():  # which reason is first depends on the replica's latest report
         await ada.page.clock.fast_forward(11_000)
     asked, ended = asyncio.Event(), asyncio.Event()
 

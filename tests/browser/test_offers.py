@@ -130,4 +130,4 @@ async def test_a_person_adds_and_removes_a_server_of_their_own(
         ada.expects(r"422 \(Unprocessable")
         await ada.press("Add", dialog)
         await expect(dialog.get_by_role("alert")).to_contain_text("internal address")
-        await ada.page.close()  # before the server exits
+        await ada.page.close()  # the page is closed before the server exits

@@ -1,4 +1,4 @@
-"""A page of another origin in Chromium: it may call a server that allows this origin, and no other server."""
+"""A page of another origin may call a server that allows this origin, and no other server. The browser is Chromium."""
 
 import asyncio
 import re

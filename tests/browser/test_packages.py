@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("packages.jsx")
 @pytest.fixture(scope="session")
 def bundle(packages: Path) -> str:
     (packages / "page.jsx").write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
-    development = '--define:process.env.NODE_ENV="development"'  # React runs effects twice in this mode
+    development = '--define:process.env.NODE_ENV="development"'  # in this mode React runs effects twice
     return run(packages, BINARIES / "esbuild", "page.jsx", "--bundle", "--jsx=automatic", development)
 
 
@@ -53,8 +53,8 @@ async def test_hook_and_transport_come_back_after_a_cut(bundle: str, browser: Br
         streams: list[str] = []
         page.on("request", lambda request: streams.append(request.url) if "/stream" in request.url else None)
         await page.goto(origin)
-        # For each button: the path of the cut stream, and of the next one. The first text may come from the chat's
-        # page.
+        # For each button: the path of the stream that is cut, and the path of the next stream. The first text may come
+        # from the chat's page.
         ways = ("#hook", "/stream", "/stream"), ("#sdk", "/api/ai-sdk/chat", "/stream?turn=")
         for (name, cut, following), pause in zip(ways, pauses, strict=True):
             async with page.expect_response(partial(_answers, cut)):

@@ -1,4 +1,4 @@
-"""Documents, settings, the timeline, exports, keys."""
+"""The panels of the page: documents, settings, the timeline, exports, keys."""
 
 import json
 import re
@@ -252,7 +252,7 @@ async def test_a_message_has_its_time_and_one_button_stops_the_answer(
 async def test_operators_find_their_page_and_need_no_other_token(people: SitDown, site: Server) -> None:
     link, token = "#operate", "sessionStorage.setItem('turnstream.token', '{}')"
     ada = await people(site.url)
-    await expect(ada.page.locator(link)).to_be_visible()  # without tokens, all people are operators
+    await expect(ada.page.locator(link)).to_be_visible()  # without tokens, every person is an operator
     of_a_person, of_an_operator = await site.token("ada"), await site.token("ops", "read", "admin")
     await ada.page.evaluate(token.format(of_a_person))
     async with ada.page.expect_response("**/api/me") as allowed:

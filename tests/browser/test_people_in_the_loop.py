@@ -109,7 +109,7 @@ async def test_a_tool_that_runs_asks_a_person_by_a_form(people: SitDown, site: S
     await ada.say("Register the Swan")
     await ada.page.get_by_text("Who sails the Swan?", exact=True).wait_for()
     await ada.page.locator("#waiting summary").get_by_text("1 call waits for you").wait_for()
-    await ada.press("Answer")  # has no effect while the form is incomplete
+    await ada.press("Answer")  # the button has no effect while the form is incomplete
     await ada.page.get_by_label("Captain").fill("Ada")
     await ada.page.get_by_label("Crew").fill("3")
     await ada.page.get_by_label("Flag").select_option("blue")

@@ -1,4 +1,4 @@
-"""Formulas, tables and code in answers, and the display of documents."""
+"""How the page shows formulas, tables and code in answers, and documents."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def waiting_line(
     people: SitDown, site: Server, api: Client, *words: str
 ) -> tuple[Person, Pause, ScriptedProvider, str]:
-    """A person with an answer that runs until the pause ends, and with queued messages."""
+    """Returns a person with an answer that runs until the pause ends, and with queued messages."""
     pause = Pause()
     replies = [list(message_of(text("Yes."))) for _ in range(8)]
     model, provider = site.scripts.provider(pausing(pause, "One ", "two."), *replies)

@@ -37,7 +37,7 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass
 class Office:
-    """Counts ships: accepts orders, and posts a result much later."""
+    """An office that counts ships: it accepts orders, and posts each result much later."""
 
     orders: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -93,7 +93,7 @@ async def site(database_url: str, tmp_path: Path, model: Model, office: Office) 
         await server.close()
 
 
-@pytest.mark.timeout(240)  # starts four processes
+@pytest.mark.timeout(240)  # the test starts four processes
 async def test_a_research_survives_a_closed_browser_and_a_deploy(
     people: SitDown, site: tuple[Server, Server], model: Model, office: Office
 ) -> None:

@@ -1,4 +1,4 @@
-"""A kill of the server process while people watch an answer."""
+"""The server process is killed while people watch an answer."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Server]:
     await server.close()
 
 
-@pytest.mark.timeout(180)  # starts two processes
+@pytest.mark.timeout(180)  # the test starts two processes
 async def test_an_answer_continues_after_the_server_was_killed_and_restarted(people: SitDown, site: Server) -> None:
     ada = await people(site.url)
     ada.expects("Failed to load resource", "ERR_")

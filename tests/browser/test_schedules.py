@@ -1,4 +1,4 @@
-"""Schedules and triggers on the page: creation, run, pause and deletion, with their next and last runs."""
+"""Schedules and triggers on the page: how they are created, run, paused and deleted, with their next and last runs."""
 
 import time
 from collections.abc import AsyncIterator

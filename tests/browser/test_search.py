@@ -1,4 +1,4 @@
-"""The search of chats on the page runs on the server."""
+"""The search of chats on the page is done by the server."""
 
 import asyncio
 import re

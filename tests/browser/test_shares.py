@@ -1,4 +1,4 @@
-"""A chat shared by a link: its owner's dialog, and the page for people with the link."""
+"""A chat that is shared by a link: its owner's dialog, and the page for people who have the link."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -142,5 +142,5 @@ async def test_a_member_finds_the_call_that_waits_and_allows_it(
 
 
 def kept(url: str, token: str) -> dict[str, Any]:
-    """The browser storage of a person with a token."""
+    """Returns what the browser stores for a person with a token."""
     return {"cookies": [], "origins": [{"origin": url, "localStorage": [{"name": "turnstream.token", "value": token}]}]}

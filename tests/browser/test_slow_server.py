@@ -1,4 +1,4 @@
-"""A person who acts faster than the server answers loses no input."""
+"""A person acts faster than the server answers, and loses no input."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Many tabs of one browser, which has six connections per HTTP/1.1 server for all tabs."""
+"""Many tabs of one browser, which opens at most six HTTP/1.1 connections to a server for all its tabs."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def show(tab: Person) -> None:
 
 
 async def streams_are(count: int) -> None:
-    """Waits until `count` streams are open. The server closes a stream shortly after the browser."""
+    """Waits until `count` streams are open. The server closes a stream shortly after the browser does."""
     async with asyncio.timeout(60):
         while STREAMS_OPEN._value.get() != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -143,7 +143,7 @@ async def test_a_list_whose_cursor_is_too_old_is_read_again(people: SitDown, sit
 
 
 async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown, site: Server, api: Client) -> None:
-    """Browsers offer no locks to a page that another machine serves over plain HTTP."""
+    """On a page that another machine serves over plain HTTP, browsers offer no locks."""
     ada = await people(f"{site.url}/static/theme.js")
     ada.expects("favicon")
     await ada.context.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined })")
@@ -159,7 +159,7 @@ async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown,
 async def test_a_deleted_token_is_requested_again_and_every_tab_continues(
     people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: every call checks the table
+    monkeypatch.setattr("turnstream.api.identity.stored.BELIEVED", 0.0)  # seconds: every call reads the table
     old = await site.token("ada")
     ada = await people(f"{site.url}/static/theme.js")
     await ada.page.evaluate("(token) => localStorage.setItem('turnstream.token', token)", old)

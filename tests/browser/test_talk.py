@@ -1,4 +1,4 @@
-"""Daily use: send, watch, reload, stop, edit, regenerate. The page shows the stored turns."""
+"""Daily use of the page: send, watch, reload, stop, edit, regenerate. The page shows the stored turns."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pages with third-party packages, against the real server: they bundle the code of the documentation."""
+"""Pages with third-party packages against the real server. The pages bundle the code of the documentation."""
 
 import re
 import shutil
@@ -34,8 +34,8 @@ def code_of(page: str, language: str) -> str:
 
 
 def bundled(folder: Path, name: str, documented: str, *more: str) -> str:
-    """Bundles the script of a page in development mode, where React runs effects twice. The script imports `documented`
-    as `./documented/{name}`. `more` are options of esbuild.
+    """Bundles the script of a page in development mode, where React runs effects twice. The script imports the code in
+    `documented` as `./documented/{name}`. `more` are options of esbuild.
     """
     (folder / "documented").mkdir(exist_ok=True)
     (folder / "documented" / name).write_text(documented, encoding="utf-8")
@@ -46,7 +46,9 @@ def bundled(folder: Path, name: str, documented: str, *more: str) -> str:
 
 
 class Model(ScriptedProvider):
-    """Replies like the model of `tests.node.server`. An answer to `wait` stops at a new pause, `pauses[-1]`."""
+    """A model that replies like the model of `tests.node.server`. An answer to `wait` stops at a new pause,
+    `pauses[-1]`.
+    """
 
     def __init__(self) -> None:
         super().__init__(self._reply)
@@ -80,10 +82,10 @@ class Wiring:
             connection.transport.abort()
 
     async def newest_status(self) -> str:
-        """Waits for the end of the newest answer in the most recently changed chat. Returns its status."""
+        """Waits until the newest answer in the most recently changed chat ends. Returns its status."""
         chat = (await self.api.get("/api/chats")).json()["chats"][0]["id"]
         turn = (await self.api.get(f"/api/chats/{chat}/turns")).json()["turns"][-1]["id"]
-        await self.api.get(f"/api/chats/{chat}/turns/{turn}/stream")  # waits for the end of the turn
+        await self.api.get(f"/api/chats/{chat}/turns/{turn}/stream")  # the stream closes at the end of the turn
         status: str = (await self.api.get(f"/api/chats/{chat}/turns/{turn}")).json()["status"]
         return status
 

@@ -1,4 +1,6 @@
-"""The client in Python: its separate installation, its documentation page, and both interfaces against a server."""
+"""The client in Python: its separate installation, the examples of its page, and its two interfaces against a
+server.
+"""
 
 import asyncio
 import re
@@ -63,7 +65,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and its dependencies, without the source tree."""
+    """The Python of an environment that has the wheel and its dependencies, but not the source tree."""
     folder = tmp_path_factory.mktemp("client")
     _run(
         sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT / "app/turnstream_client"
@@ -73,7 +75,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv/bin/python"
     _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # Python reads none of its .pth files
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # Python ignores the .pth files there
     return python
 
 

@@ -1,7 +1,7 @@
-"""A small server that satisfies every promise of the kit, and optional defects; a server has at most one defect.
+"""A small server that keeps every promise of the kit unless a defect is chosen. A server has at most one defect.
 
 All data is in memory. `/say WORDS` gets these words as the answer. `/call dig {"task": WORDS}` calls an agent in the
-background; the agent's answer is the result.
+background, and the agent's answer is the result.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from turnstream_conformance.wire import ENDS, Event, Json
 TOKEN = "secret"
 _PAUSE = 0.004  # seconds between two words
 _HEARTBEAT = 0.4
-_MANY = 140_000  # characters; more than the maximum of a delta
+_MANY = 140_000  # characters: more than the longest delta
 _SHORT = 0.5  # seconds
 
 
 @dataclass(slots=True)
 class Log:
-    """Events, and a signal for new ones. `id` returns the cursor after a number of events."""
+    """Events, with a signal for new events. `id` returns the cursor after a number of events."""
 
     kind: Literal["turn", "chat", "feed"]
     id: Callable[[int], str]
@@ -193,7 +193,7 @@ class SmallServer:
         if self.defect == "keys are ignored":
             known = None
         if self.defect == "posts at once with one key are two" and known is None:
-            await asyncio.sleep(0.05)  # a gap between the lookup of the key and its storage
+            await asyncio.sleep(0.05)  # opens a gap between the lookup of the key and its storage
         if known is None:
             if any(turn.json["status"] == "running" for turn in chat.answers):
                 if self.defect == "a refused message is stored":
@@ -425,7 +425,7 @@ class SmallServer:
     async def stream(
         self, request: Request, response: Response, log: Log, place: int, start: bytes = b"", *, answers: bool = True
     ) -> None:
-        """Sends the events after the request's cursor, or after `place`, and all later events."""
+        """Sends the events after the request's cursor, or after `place`, and then all later events."""
         cursor = request.cursor if answers else None
         if cursor is not None and self.defect != f"the cursor of a {log.kind} is ignored":
             found = log.place_of(cursor)
@@ -494,7 +494,7 @@ class SmallServer:
             await self.more(log, changed, send)
 
     async def more(self, log: Log, changed: asyncio.Event, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Waits for more events; after a heartbeat interval, sends a comment and returns."""
+        """Waits for more events. If none comes within a heartbeat interval, sends a comment and returns."""
         try:
             async with asyncio.timeout(0 if log.ended else _HEARTBEAT):
                 await changed.wait()
@@ -515,7 +515,7 @@ class SmallServer:
                 return event.frame()
 
     def resumed(self, log: Log, place: int) -> int:
-        """Returns the position of a resumed stream; defects change it."""
+        """Returns the position at which a stream resumes, which some defects change."""
         if log.kind == "chat":
             return place + (self.defect == "a chat leaves an event out after a cut")
         if log.kind == "feed":
@@ -577,7 +577,7 @@ async def _flood(response: Response, chunk: bytes) -> None:
 
 @asynccontextmanager
 async def small_server(defect: str = "") -> AsyncIterator[str]:
-    """Yields the URL."""
+    """Runs the small server, and yields its URL."""
     server = SmallServer(defect)
     try:
         async with origin(server.handle) as url:

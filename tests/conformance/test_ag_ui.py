@@ -1,4 +1,6 @@
-"""The suite for the resumable profile of AG-UI: our server passes it, and it detects each defect of a small agent."""
+"""The suite for the resumable profile of AG-UI. The server passes the suite, and the suite detects each defect of a
+small agent.
+"""
 
 import asyncio
 import json
@@ -57,7 +59,7 @@ class Thread:
 
 
 class Agent:
-    """An agent that repeats the user's message, with one defect."""
+    """An agent that repeats the user's message, and that has one defect."""
 
     def __init__(self, defect: str) -> None:
         self.defect = defect

@@ -41,7 +41,7 @@ from turnstream_conformance.report import Failed, Report
 from turnstream_conformance.scenarios import SCENARIOS, Stream
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 50  # seconds; tolerates a machine that is busy with other tests. The longest scenario takes seven
+PATIENCE = 50  # seconds; enough on a machine that is busy with other tests, because the longest scenario takes seven
 
 
 async def python(url: str, session: Session) -> None:
@@ -204,7 +204,7 @@ async def dive(depth: int) -> str:
 
 @asynccontextmanager
 async def demo_server(database_url: str, *tools: Tool) -> AsyncIterator[tuple[str, str]]:
-    """Yields the URL and a token."""
+    """Runs a demo server, and yields its URL and a token."""
     offers = [ProviderModels(DemoProvider(0.005), ["demo"])]
     async with serving(database_url, Toolset(tools), offers=offers, model="demo", heartbeat=0.5) as server:
         yield server.url, await server.token("ada")
@@ -221,7 +221,7 @@ async def test_our_server_keeps_all_promises_that_are_visible_from_outside(datab
 
 
 async def _examined(database_url: str, *tools: Tool, background: str | None = None) -> tuple[str, str]:
-    """Returns the status and the text of the promise about background calls."""
+    """Examines a server. Returns the status and the text of the promise about background calls."""
     async with demo_server(database_url, *tools) as (url, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client:
@@ -251,7 +251,7 @@ async def test_without_a_call_in_the_background_its_promise_is_skipped(database_
 
 
 async def test_a_server_that_forgets_cursors_is_found_out(database_url: str) -> None:
-    """A proxy in front of our server removes cursors and the headers of streams."""
+    """A proxy in front of the server removes cursors and the headers of streams."""
     async with demo_server(database_url) as (url, token), httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
 
         async def forgetful(request: Request, response: Response) -> None:

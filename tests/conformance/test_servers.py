@@ -1,4 +1,6 @@
-"""The kit detects each defect of a small server: the report has a failed line for the violated promise."""
+"""The kit detects each defect of a small server: the report has a failed line for the promise that the defect
+violates.
+"""
 
 import asyncio
 
@@ -35,7 +37,7 @@ FEED = "the feed sends what becomes of chats and turns"
 FEED_REFUSED = "a feed from what is no cursor is refused"
 CALL = "a call in the background has one result, whatever the cuts"
 
-# The defect, the promise with the failed line, and a part of its text.
+# For each defect: the promise whose line fails, and a part of the text of that line.
 DEFECTS = [
     ("rows lack the last word", CUTS, "`text` of block 0 is"),
     ("rows are not what was sent", CUTS, "`text` of block 0 is"),
@@ -137,7 +139,7 @@ DEFECTS = [
     ("the chat of an agent is in the list", CALL, "is in the list of chats"),
 ]
 
-# Defects that could crash the kit itself: the test runs all checks, and the named one must fail.
+# Defects that could crash the kit itself. The test runs all checks, and the named check must fail.
 HOSTILE = [
     ("every answer is 500", CUTS),
     ("every answer is 503", CUTS),
@@ -183,7 +185,8 @@ async def test_each_defect_is_found_by_its_line() -> None:
         return "" if result.status == "failed" and part in result.text else f"{defect}: {result.status}, {result.text}"
 
     found = await asyncio.gather(*(missed(*row) for row in DEFECTS))
-    # On a busy machine a server may exceed the patience, so undetected defects are checked again, one at a time.
+    # On a busy machine a server may take longer than the kit's patience. So defects that were not detected are checked
+    # again, one at a time.
     again = [row for row, wrong in zip(DEFECTS, found, strict=True) if wrong]
     wrong = "\n".join([each for row in again if (each := await missed(*row, patience=25))])
     assert not wrong, wrong

@@ -1,4 +1,4 @@
-"""The private parts of the package mcp; only `app/turnstream/extensions/mcp/transport.py` uses them."""
+"""The private parts of the package mcp, which only `app/turnstream/extensions/mcp/transport.py` uses."""
 
 import ast
 import asyncio
@@ -39,7 +39,7 @@ def test_a_transport_gives_a_stream_to_read_and_one_to_write() -> None:
 
 
 async def test_the_client_reads_the_context_of_each_message() -> None:
-    """A server's question belongs to the call in whose context the question arrives."""
+    """A question that a server asks belongs to the call in whose context the question arrives."""
     asked = asyncio.Event()
 
     class Watched(transport._WatchedStream):

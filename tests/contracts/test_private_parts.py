@@ -1,4 +1,6 @@
-"""Our modules depend on private parts of libraries. If a new version changes a part, a test here fails first."""
+"""Tests for the private parts of libraries on which turnstream depends. If a new version of a library changes such a
+part, a test here fails first.
+"""
 
 import asyncio
 import re
@@ -23,7 +25,8 @@ from turnstream.storage.driver import is_in_transaction, terminate
 from turnstream.storage.hosts import open_connection
 
 ROOT = Path(__file__).parents[2]
-# Libraries of the core with a private part in use, each in one module, or with texts or types of errors in use.
+# Libraries of the core whose private parts turnstream uses, each in one module, or whose error texts or error types it
+# uses.
 BOUND = ("aiohttp", "asyncpg", "httpx2", "jsonschema-rs", "pydantic", "uvicorn")
 
 

@@ -59,7 +59,7 @@ class Parts:
 
 @dataclass
 class Fake:
-    """A provider, and a function that makes its next call fail, before or after the first parts."""
+    """A provider, and a function that makes its next call fail, either before or after the first parts."""
 
     provider: Provider
     fail: Callable[[ProviderError, bool], None] | None = None

@@ -1,7 +1,7 @@
 """Two healthy replicas for the duration of a soak: clients connect and disconnect; chats are created, read and deleted.
 
-Nothing dies here, so no turn may run twice, even on a loaded machine. Every chat is deleted, so neither the servers nor
-the tables may grow.
+No process dies here, so no turn may run twice, even on a loaded machine. Every chat is deleted, so neither the servers
+nor the tables may grow.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from tests.support.reading import Reader
 from tests.support.server_process import Server
 
 CLIENTS = 6
-PAUSE = 1.0  # seconds between two visits of a client, at most
+PAUSE = 1.0  # most seconds between two visits of a client
 SAMPLE_EVERY = 5.0  # seconds
-SETTLED = 1 / 3  # of the samples come before caches are full and vacuum has its rhythm
-GROWTH = 0.1  # of a server's memory over the other samples, at most
-BLOAT = 1.5  # times the bytes of a row, at most
+SETTLED = 1 / 3  # the share of the samples that come before caches are full and vacuum has settled
+GROWTH = 0.1  # most growth of a server's memory over the other samples, as a share
+BLOAT = 1.5  # most bytes of a table, as a multiple of the bytes of its rows
 SLACK = 2_000_000  # bytes that a table may grow by in any case
 _SETTINGS = {"TURNSTREAM_DEMO_DELAY": "0.01", "TURNSTREAM_LEASE": "10", "TURNSTREAM_POLL_INTERVAL": "1"}
 
-# A turn that is handed back has no recovery charged, but an attempt more.
+# When a turn is handed back, no recovery is charged, but the attempt is raised.
 _NOTE_SECOND_RUNS = """
     CREATE TABLE second_runs (turn uuid);
     CREATE FUNCTION note_second_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -52,8 +52,8 @@ class Size:
 
 @dataclass(slots=True)
 class Measured:
-    """`memory` has samples of each server's resident bytes, with their times in seconds; `tables` has samples of each
-    table.
+    """The samples of a run. `memory` has the resident bytes of each server, with their times in seconds. `tables` has
+    the sizes of each table.
     """
 
     visits: int = 0
@@ -92,13 +92,13 @@ class Measured:
         return int(len(self.seconds) * SETTLED)
 
     def _growth(self, samples: Sequence[int]) -> float:
-        """Bytes, by the slope of the samples after it had settled."""
+        """Returns the growth in bytes, from the slope of the samples after the server has settled."""
         seconds, samples = self.seconds[self._settled :], samples[self._settled :]
         return linear_regression(seconds, samples).slope * (seconds[-1] - seconds[0])
 
 
 async def churn(folder: Path, until: float) -> Measured:
-    """`until` is a time of `monotonic`; there are visits in any case."""
+    """Runs the clients until `until`, a time of `monotonic`. Each client makes at least one visit."""
     measured = Measured()
     async with own_postgres(folder) as postgres:
         servers = [Server(postgres.url, folder, _SETTINGS) for _ in range(2)]

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 
 
 class Effects:
-    """A request is a line with a key. The effect of a key happens once: later requests get the answer of the first."""
+    """The server of effects. A request is a line with a key. The effect of a key happens once: later requests get the
+    answer of the first request.
+    """
 
     def __init__(self) -> None:
         self.port = 0
@@ -23,7 +25,7 @@ class Effects:
                 self.requests[key] += 1
                 writer.write(f"{self.runners.setdefault(key, runner)}\n".encode())
                 await writer.drain()
-        except ConnectionError:  # of a server that was killed
+        except ConnectionError:  # the server was killed, and its connection broke
             pass
         finally:
             writer.close()
@@ -42,7 +44,7 @@ async def effects_service() -> AsyncIterator[Effects]:
 
 
 async def take_effect(port: int, key: str, runner: str) -> str:
-    """Has the effect of the key, and returns by whom it was had."""
+    """Requests the effect of the key, and returns which process caused it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"{key} {runner}\n".encode())

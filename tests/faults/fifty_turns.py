@@ -1,4 +1,4 @@
-"""Fifty turns in the middle of their work on two replicas, with readers everywhere: a stage for faults."""
+"""Fifty turns in the middle of their work on two replicas, with readers on both replicas: the stage for faults."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -19,12 +19,14 @@ from tests.support.reading import Reader
 from turnstream.storage.migrations import upgrade_in_thread
 
 TURNS = 50
-AT_ONCE = TURNS * 3 // 5  # at one replica, so that the other has some too
-LEASE = 2.0  # seconds, on a quiet machine; longer on a loaded one, which may keep a replica from its CPU for that long
+AT_ONCE = TURNS * 3 // 5  # turns that run at once on one replica, so that the other replica also gets some
+LEASE = 2.0  # seconds on a quiet machine; longer on a loaded one, which may deny a replica the CPU for that long
 
 
 def script(call: Call) -> Iterable[Step]:
-    """When Postgres stops, half of the turns are in the middle of a text, the others in the middle of a tool."""
+    """Scripts the model: when Postgres stops, half of the turns are in the middle of a text, and the others in a tool
+    call.
+    """
     if call.rounds == 0:
         before = ("I act: ", Gate("before the call")) if call.words.startswith("text") else ("I act: ",)
         return (*before, "so. ", Gate("end of text"), Use("act", {"word": call.words}))
@@ -33,8 +35,8 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """Each turn has a reader on either replica; `near` are the readers on the replica of their turn. `attempts` are the
-    attempts of the turns before any fault.
+    """The replicas and the turns of a test. Each turn has a reader on each replica; `near` has the readers on the
+    replica that runs their turn. `attempts` has the attempts of the turns before any fault.
     """
 
     model: Model
@@ -47,7 +49,7 @@ class Site:
     lease: float
 
     def go_on(self) -> None:
-        """Lets every turn go on to its last reply."""
+        """Lets every turn continue to its last reply."""
         for gate in ("before the call", "end of text", "effect"):
             self.model.open(gate)
 
@@ -59,8 +61,8 @@ class Site:
 async def fifty_turns(
     url: str, folder: Path, own: Sequence[Mapping[str, str]] = ({}, {}), /, **more: str
 ) -> AsyncIterator[Site]:
-    """`more` are settings of all replicas, `own` the settings of each replica. Replicas use `url`, like the test,
-    unless a setting is DATABASE_URL.
+    """Starts the replicas and the turns. `more` are settings of all replicas, and `own` are the settings of each
+    replica. The replicas and the test use `url`, unless a setting is DATABASE_URL.
     """
     async with model_api(script) as model:
         await upgrade_in_thread(url)
@@ -106,9 +108,9 @@ async def begin(client: Client, words: str) -> Json:
 
 
 async def answer_of(client: Client, method: str, path: str, **request: Any) -> httpx2.Response:
-    """Repeats a request, like a client, while the answer is 503: on a loaded machine fifty simultaneous messages may
-    find no free connection to Postgres, and after a migration Postgres refuses prepared statements once. A request on
-    an idle connection that the server is closing gets no answer: a GET, or a POST with a key, is sent again.
+    """Repeats a request, as a client does, while the answer is 503. On a loaded machine, fifty simultaneous messages
+    may find no free connection to Postgres, and after a migration Postgres refuses prepared statements once. A request
+    gets no answer if the server is just closing its idle connection. Then a GET, or a POST with a key, is sent again.
     """
     repeatable = method == "GET" or "Idempotency-Key" in request.get("headers", {})
     while True:
@@ -129,20 +131,20 @@ async def until_all(readers: Iterable[Reader], condition: Callable[[Reader], boo
 
 
 async def refusal(client: Client, method: str, path: str, **request: object) -> httpx2.Response:
-    """The answer once it is a 503."""
+    """Sends the request until the answer is a 503, and returns it."""
     while (response := await client.request(method, path, **request)).status_code != 503:  # type: ignore[arg-type]  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return response
 
 
 async def finish(site: Site) -> None:
-    """After a fault that has cost nobody anything."""
+    """Ends the test after a fault that must have no effect on any turn or reader."""
     await end_all(site)
     await check_all_is_well(site)
 
 
 async def end_all(site: Site) -> None:
-    """After a fault: every turn continues to its end, and every replica is ready."""
+    """Lets every turn end after a fault, and waits until every replica is ready."""
     site.go_on()
     await site.model.until_reached("before the end", TURNS)
     await leases_are_renewed(site.watch)
@@ -154,7 +156,7 @@ async def end_all(site: Site) -> None:
 
 
 async def check_all_is_well(site: Site) -> None:
-    """No text is lost, nothing happened twice, and no replica was taken for dead."""
+    """Checks that no text is lost, that nothing happened twice, and that no replica was declared dead."""
     async with Client(site.replicas[0].url) as client:
         stored = {turn["id"]: await client.json("GET", turn_url(turn)) for turn in site.turns}
     for turn in stored.values():
@@ -174,7 +176,7 @@ async def check_all_is_well(site: Site) -> None:
 
 
 async def leases_are_renewed(watch: Watch, times: int = 4) -> None:
-    """Waits for so many renewals that a replica without a valid lease would have been taken for dead."""
+    """Waits for so many renewals of the leases that a replica without a valid lease would have been declared dead."""
     for _ in range(times):
         before = await watch.leases()
         while any(until <= before[replica] for replica, until in (await watch.leases()).items()):  # noqa: ASYNC110

@@ -1,4 +1,6 @@
-"""A model API on a local socket that speaks the Messages API and stops at the gates of a test. Tools report here."""
+"""A model API on a local socket that speaks the Messages API and stops at the gates of a test. Tools request their
+effects here.
+"""
 
 import asyncio
 import itertools
@@ -19,7 +21,9 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Call:
-    """`words` are the user's first, `rounds` how many were answered with tool results. No two calls share a serial."""
+    """A model call. `words` is the user's first message, and `rounds` is the number of rounds with tool results. Each
+    call has its own serial.
+    """
 
     words: str
     rounds: int
@@ -28,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Gate:
-    """The model, or a tool, stops here until the test opens the gate of this name."""
+    """A place at which the model, or a tool, stops until the test opens the gate of this name."""
 
     name: str
 
@@ -44,8 +48,9 @@ Step = str | Gate | Use
 
 @dataclass
 class Model:
-    """`script` returns the reply to a call: neighbouring strings are one block of text, and a gate in between keeps it
-    open. `effects` counts the effects of tools by their `word`; each stops at the gate `effect` before its answer.
+    """The server of the model. `script` returns the reply to a call: adjacent strings are one block of text, and a gate
+    between two strings keeps the block open. `effects` counts the effects of tools by their `word`. Each effect stops
+    at the gate `effect` before its answer.
     """
 
     script: Callable[[Call], Iterable[Step]]
@@ -59,7 +64,7 @@ class Model:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def open(self, name: str, words: Iterable[str] | None = None) -> None:
-        """For these turns, or for all that are and will be."""
+        """Opens the gate for these turns, or for all present and future turns."""
         if words is None:
             self._open.add(name)
             words = [of for gate, of in self._gates if gate == name]
@@ -67,7 +72,7 @@ class Model:
             self._gates[name, one].set()
 
     def stopped_at(self, name: str) -> int:
-        """How often a gate of this name was reached, for all turns."""
+        """Returns how often any turn has reached a gate of this name."""
         return sum(count for (gate, _), count in self.reached.items() if gate == name)
 
     async def until_reached(self, name: str, times: int) -> None:
@@ -82,7 +87,7 @@ class Model:
             while True:
                 path, body = await _read(reader)
                 if path.startswith("/effect"):
-                    await self._take_effect(writer, body.get("input", body)["word"])  # of an HTTP tool, or of `act`
+                    await self._take_effect(writer, body.get("input", body)["word"])  # from an HTTP tool, or from `act`
                 else:
                     await self._answer(writer, body)
         self._tasks.discard(task)

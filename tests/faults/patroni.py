@@ -1,4 +1,4 @@
-"""A Patroni cluster of two members, each by docs/deploy/patroni.yml, with an etcd of one node."""
+"""A Patroni cluster of two members, each configured by docs/deploy/patroni.yml, with an etcd of one node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,7 +19,7 @@ from turnstream.extensions.embedded.account import Account, account_for
 from turnstream.extensions.embedded.cluster import program
 
 EXAMPLE = ROOT / "docs/deploy/patroni.yml"
-# Shorter times than in the example, which are for loaded machines: a test would wait half a minute for a failover.
+# The times of the example suit loaded machines: with them, a test would wait half a minute for a failover.
 _QUICK = {"ttl": 8, "loop_wait": 1, "retry_timeout": 3}
 _PASSWORD = "change-me"
 
@@ -34,11 +34,11 @@ class Member:
 
     @property
     def postgres(self) -> int:
-        """The process id of its Postgres."""
+        """The process id of the member's Postgres."""
         return int((self.folder / "data/postmaster.pid").read_text().split()[0])
 
     async def kill(self) -> None:
-        """SIGKILL for Patroni, Postgres and all its processes: the end of the machine."""
+        """Kills Patroni, Postgres and all its processes with SIGKILL, as when the machine crashes."""
         assert self.process is not None
         server = psutil.Process(self.postgres)
         for each in (psutil.Process(self.process.pid), server, *server.children()):
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass
 class Patroni:
-    """`url` names both members."""
+    """The cluster. Its `url` names both members."""
 
     members: Mapping[str, Member]
     client: httpx2.AsyncClient
@@ -65,13 +65,13 @@ class Patroni:
         self.url = f"postgresql://turnstream:{_PASSWORD}@{hosts}/turnstream?target_session_attrs=read-write"
 
     async def until(self, condition: Callable[[Mapping[str, str]], bool]) -> Mapping[str, str]:
-        """The roles of the running members, as Patroni names them, once they meet the condition."""
+        """Returns the roles of the running members, as Patroni names them, once the roles meet the condition."""
         while not condition(roles := await self._roles()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         return roles
 
     async def until_whole(self) -> Member:
-        """The primary, once the other member is its synchronous standby."""
+        """Returns the primary, once the other member is its synchronous standby."""
         roles = await self.until(lambda roles: sorted(roles.values()) == ["leader", "sync_standby"])
         return self.members[next(name for name, role in roles.items() if role == "leader")]
 
@@ -143,7 +143,7 @@ async def _start(member: Member, account: Account, etcd_port: int) -> None:
 
 
 def _configured(member: Member, etcd_port: int) -> dict[str, Any]:
-    """The example with the values of this member, and with short times."""
+    """Returns the example with the values of this member, and with short times."""
     example: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     example["name"] = member.name
     example["etcd3"]["hosts"] = [f"127.0.0.1:{etcd_port}"]
@@ -163,7 +163,7 @@ def _configured(member: Member, etcd_port: int) -> dict[str, Any]:
 
 async def _make_database(primary: Member) -> None:
     connection = await asyncpg.connect(f"postgresql://postgres:{_PASSWORD}@127.0.0.1:{primary.port}/postgres")
-    await connection.execute("SET synchronous_commit = remote_apply")  # the standby is asked, too
+    await connection.execute("SET synchronous_commit = remote_apply")  # the commits also wait for the standby
     await connection.execute(f"CREATE ROLE turnstream LOGIN PASSWORD '{_PASSWORD}'")
     await connection.execute("CREATE DATABASE turnstream OWNER turnstream")
     await connection.close()

@@ -1,4 +1,4 @@
-"""Kill points: places in a server's work, counted by name, at one of which the process ends itself."""
+"""Kill points: places in a server's work, counted by name. The process kills itself at one of them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 from turnstream.storage.owners.accounts import Accounts
 from turnstream.storage.runs import journal, queue, record
 
-# Everything that is committed while a turn runs, but for leases.
+# All commits while a turn runs, except for leases.
 OTHERS = {
     "APPEND_TICK",
     "CHECKPOINT",
@@ -34,13 +34,13 @@ WRITES = {
     for name, statement in vars(module).items()
     if isinstance(statement, Statement) and name in {*vars(record)} | OTHERS
 }
-# Inside transactions: their commit is a point of its own.
+# These statements run inside transactions, whose commit is a kill point of its own.
 IN_TRANSACTIONS = {DELIVER_REPORT: "deliver_report", record.APPLY_STEERS: "apply_steers"}
 
 
 class Points:
-    """`die_at` is the name of a point and how often it has been reached, such as `after seal_round 2`. Every point
-    is passed to `seen` first.
+    """Counts the kill points. `die_at` is the name of a point and how often it has been reached, such as `after
+    seal_round 2`. Every point is passed to `seen` first.
     """
 
     def __init__(self, die_at: str | None, seen: Callable[[str], None]) -> None:
@@ -56,13 +56,13 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch_commits(self, written: Callable[[Statement, dict[str, Any]], None]) -> None:
-        """From now on every write of this process has a kill point before it and after it. `written` is called in
-        between.
+        """Gives every later write of this process a kill point before and after it. `written` is called between the
+        write and the second point.
         """
         rows = Database.rows
 
         async def watched(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
-            # Whether the journal has a tick without text in between is left to chance.
+            # The journal may or may not have a tick without text, so such a tick is no kill point.
             if statement not in WRITES or values.get("pieces") == "[]":
                 return await rows(database, statement, **values)
             self.reach(f"before {WRITES[statement]}")
@@ -83,7 +83,7 @@ class Points:
         Accounts.take_of_family = watched_take  # type: ignore[method-assign, assignment]
 
     def watch_reports(self) -> None:
-        """From now on each step of a report's delivery is a kill point, inside and after its transactions."""
+        """Makes each step of a report's delivery a kill point from now on, inside and after its transactions."""
         rows, deliver, apply = Transaction.rows, JobReports.deliver, record.Records.apply_steers
 
         async def watched(connection: Transaction, statement: Statement, **values: Any) -> Sequence[Row]:

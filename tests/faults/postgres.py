@@ -1,4 +1,4 @@
-"""A Postgres of a test's own, which it may stop and start, or crash; and two of which one follows the other."""
+"""A Postgres for one test, which may stop, start or crash it; and a pair, in which one Postgres follows the other."""
 
 import asyncio
 import os
@@ -21,11 +21,11 @@ _HAS_ALL = "SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication"
 
 
 class Postgres:
-    """`url` stays the same for ever."""
+    """A Postgres whose `url` never changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cluster"
-        # Processes crash, the machine does not: unsynced writes survive.
+        # Only processes crash, and never the machine, so unsynced writes survive.
         settings = {"max_connections": "200", "wal_retrieve_retry_interval": "100ms", "fsync": "off"}
         self._server = EmbeddedPostgres(self.folder, settings)
         self.url = ""
@@ -65,13 +65,13 @@ class Postgres:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stops all its processes: connections stay open, without answers."""
+        """Stops all processes of Postgres: connections stay open, but get no answer."""
         server = psutil.Process(self.pid)
-        server.suspend()  # first: it starts no others then
+        server.suspend()  # the server comes first, so that it starts no more processes
         everybody = [server, *server.children()]
         try:
             for process in everybody:
-                with suppress(psutil.NoSuchProcess):  # it was about to end
+                with suppress(psutil.NoSuchProcess):  # the process has just exited
                     process.suspend()
             yield
         finally:
@@ -80,14 +80,14 @@ class Postgres:
                     process.resume()
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stops Postgres, and waits for its end. SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`, in effect
-        a crash.
+        """Stops Postgres, and waits for its exit. SIGINT is `pg_ctl stop -m fast`. SIGQUIT is `-m immediate`, which is
+        like a crash.
         """
         os.kill(self.pid, how)
         await self.leave()
 
     async def leave(self) -> None:
-        """Stops it in order, if it runs."""
+        """Stops Postgres in order, if it runs."""
         await asyncio.to_thread(self._server.leave)
 
 
@@ -102,7 +102,7 @@ async def own_postgres(folder: Path) -> AsyncIterator[Postgres]:
 
 
 class Pair:
-    """A primary and its synchronous standby. Both may swap roles; `url` stays the same."""
+    """A primary and its synchronous standby. The two may swap roles; `url` stays the same."""
 
     def __init__(self, folder: Path) -> None:
         self.primary, self.standby = Postgres(folder / "one"), Postgres(folder / "other")
@@ -115,14 +115,16 @@ class Pair:
         self.url = f"postgresql://postgres@/postgres?host={sockets}&port=5432,5432&target_session_attrs=read-write"
 
     async def fail_over(self, seconds: float) -> None:
-        """The primary crashes; the standby is promoted so many seconds later, and gets a standby of its own."""
+        """Crashes the primary. So many seconds later the standby is promoted, and gets a standby of its own."""
         await self.primary.stop(signal.SIGQUIT)
         await asyncio.sleep(seconds)
         await self.promote()
         await self._follow()
 
     async def cut_off(self) -> None:
-        """The standby has all commits so far, and receives no more; the primary no longer waits for the standby."""
+        """Cuts the standby off: it has all commits so far and receives no more, and the primary no longer waits for
+        it.
+        """
         async with self.primary.connected() as primary, self.standby.connected() as standby:
             await primary.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
             await primary.execute("SELECT pg_reload_conf()")

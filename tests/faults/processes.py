@@ -1,4 +1,4 @@
-"""Server processes, forked in milliseconds, with an awaitable exit."""
+"""Server processes that are forked in milliseconds, and whose exit can be awaited."""
 
 import asyncio
 import json
@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """A server process: `ready` is set when it listens, so many seconds after its fork, `dead` when it has exited."""
+    """A server process. `ready` is set when it listens, `ready_after` has the seconds from its fork until then, and
+    `dead` is set when it has exited.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -29,7 +31,7 @@ class Process:
         self.dead = asyncio.Event()
         try:
             self._handle = os.pidfd_open(pid)
-        except ProcessLookupError:  # it has ended already
+        except ProcessLookupError:  # the process has exited already
             self.dead.set()
             return
         asyncio.get_running_loop().add_reader(self._handle, self._exited)
@@ -65,7 +67,7 @@ class Process:
 
 @dataclass(frozen=True)
 class ForkServer:
-    """Starts servers; all of them get `environment`."""
+    """Starts servers. All servers get `environment`."""
 
     environment: dict[str, str]
     _process: asyncio.subprocess.Process
@@ -77,7 +79,7 @@ class ForkServer:
         starting = asyncio.create_task(self._fork(environment))
         try:
             return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # nobody else would end it
+        except asyncio.CancelledError:  # nobody else would kill the process
             await (await starting).kill()
             raise
 
@@ -89,7 +91,7 @@ class ForkServer:
         return await self._processes[pid]
 
     async def listen(self) -> None:
-        """Reads the lines that the fork server and its children write: forked, and ready."""
+        """Reads the lines that the fork server and its children write: `forked` and `ready`."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             event, pid = line.split()
@@ -111,8 +113,8 @@ class ForkServer:
 async def fork_server(
     folder: Path, monitor_interval: float | None = None, may_skew: bool = False, **environment: str
 ) -> AsyncIterator[ForkServer]:
-    """`monitor_interval` is the time in seconds between two checks of the other replicas. With `may_skew`, servers with
-    `clock_off_by` have a wrong clock.
+    """Starts a fork server. `monitor_interval` is the time in seconds between two checks of the other replicas. If
+    `may_skew`, servers with `clock_off_by` have a wrong clock.
     """
     with (folder / "fork-server.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(

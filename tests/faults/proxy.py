@@ -13,13 +13,13 @@ from tests.support.programs import path_of
 from tests.support.server_process import free_port
 
 DEPLOY = ROOT / "docs/deploy"
-# nginx needs folders for bodies that do not fit into memory, and Debian's belong to root.
+# nginx needs folders for bodies that do not fit into memory. Debian's folders belong to root.
 _FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the access log: the request, and the replicas that nginx tried, in order."""
+    """A line of the access log: the request, and the replicas that nginx tried, in their order."""
 
     request: str
     status: int
@@ -45,7 +45,7 @@ class Proxy:
 
 @asynccontextmanager
 async def haproxy(folder: Path, addresses: Sequence[str], file: str = "haproxy.cfg") -> AsyncIterator[str]:
-    """Its URL."""
+    """Starts HAProxy, and yields its URL."""
     port = free_port()
     changes = {
         "maxconn 20000": "maxconn 1000",
@@ -60,7 +60,7 @@ async def haproxy(folder: Path, addresses: Sequence[str], file: str = "haproxy.c
 
 @asynccontextmanager
 async def caddy(folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
-    """Its URL."""
+    """Starts Caddy, and yields its URL."""
     port = free_port()
     changes = {"\n:8000 {": f"\nhttp://127.0.0.1:{port} {{", **_replicas(addresses)}
     configuration = folder / f"Caddyfile-{port}"
@@ -99,8 +99,8 @@ async def nginx(
     further: str = "",
     certificate: Path | None = None,
 ) -> AsyncIterator[Proxy]:
-    """`further` directives follow the port. With a `certificate`, and its key in the same file, the commented
-    directives are active: TLS, HTTP/2 and limits.
+    """Starts nginx. The directives in `further` follow the port. With a `certificate`, whose key is in the same file,
+    the commented directives are active: TLS, HTTP/2 and limits.
     """
     program = path_of("nginx")
     port = free_port()

@@ -17,7 +17,7 @@ class Reader:
         self._path = path
 
     async def read(self, port: int) -> bool:
-        """Reads one connection to its end. True when the turn has ended."""
+        """Reads one connection to its end. Returns True if the turn has ended."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
@@ -62,5 +62,5 @@ class Reader:
 
 
 def told(value: object) -> object:
-    """The value after a round trip through JSON."""
+    """Returns the value after a round trip through JSON."""
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.replica`: `turnstream serve`, with tools that wait, and whose effects a test can count."""
+"""`python -m tests.faults.replica`: `turnstream serve` with tools that wait and whose effects a test can count."""
 
 import os
 from functools import partial
@@ -42,7 +42,7 @@ async def ask() -> str:
 
 
 if __name__ == "__main__":
-    # Turns of a replica with it are declined by a version before, which does not have it.
+    # A previous version does not have `dig`, so it declines the turns of a replica with this tool.
     tools = [act, ask, dig] if "FAULTS_DIG" in os.environ else [act, ask]
     vars(serve)["running"] = partial(running, given=Given(toolset=Toolset(tools, max_parallel=500)))
     serve.serve()

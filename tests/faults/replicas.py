@@ -1,4 +1,4 @@
-"""Server processes with a model that pauses on demand, on one database: `turnstream serve` with a tool that has
+"""Server processes on one database, with a model that pauses on demand: `turnstream serve` with a tool that has
 effects.
 """
 
@@ -33,9 +33,9 @@ class Replica(Server):
         return int(samples["turnstream_turns_running"])
 
     async def turnstream(self, *arguments: str, **settings: str) -> tuple[int | None, str]:
-        """Runs a command with the settings of the server. Returns its exit code and its output."""
+        """Runs a command with the settings of the server. Returns the exit code and the output."""
         environment = clean_environment() | self._settings | settings
-        # The package of an earlier version is `app` itself.
+        # In an earlier version the package is called `app`.
         package = "app" if Path(environment["PYTHONPATH"], "app/cli").is_dir() else "turnstream"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", f"from {package}.cli import main; main()"),
@@ -50,7 +50,7 @@ class Replica(Server):
 
 
 class PlainReplica(Replica):
-    """`turnstream serve`, with the tools of its file."""
+    """A replica that runs `turnstream serve` with the tools of its file."""
 
     command = (sys.executable, "-c", "from turnstream.cli import main; main()", "serve")
 
@@ -67,7 +67,7 @@ async def two_replicas(
 async def replicas_with(
     database_url: str, folder: Path, model: Model, *settings: Mapping[str, str]
 ) -> AsyncIterator[Sequence[Replica]]:
-    """A replica for each of the `settings`."""
+    """Starts a replica for each of the `settings`."""
     replicas = [replica_with(database_url, folder, model, each) for each in settings]
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
@@ -80,6 +80,8 @@ async def replicas_with(
 def replica_with(
     database_url: str, folder: Path, model: Model, settings: Mapping[str, str], kind: type[Replica] = Replica
 ) -> Replica:
-    """A replica before its start. PYTHONPATH in the settings is the folder of another version's code."""
+    """Returns a replica before its start. PYTHONPATH in the settings may be the folder with the code of another
+    version.
+    """
     usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
     return kind(database_url, folder, {**usual, **settings})

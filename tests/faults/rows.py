@@ -1,4 +1,4 @@
-"""The rows of one turn, and the checks of them after a crash."""
+"""The rows of one turn, and the checks of these rows after a crash."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class Rows:
 
 
 def problems_of(rows: Rows, reader: Reader, effects: Mapping[str, int]) -> Iterator[str]:
-    """Problems of a turn that has ended after any faults. `effects` counts effects by idempotency key."""
+    """Yields the problems of a turn that has ended after faults. `effects` counts effects by idempotency key."""
     turn = rows.turn
     if (turn.status, turn.stop_reason) != ("complete", "end_turn"):
         yield f"it ended as {turn.status} ({turn.stop_reason}, {turn.error})"
@@ -65,7 +65,7 @@ def problems_of(rows: Rows, reader: Reader, effects: Mapping[str, int]) -> Itera
 
 
 def _user_turn() -> Turn:
-    """The next message of the user."""
+    """Returns the next message of the user."""
     return Turn(UUID(int=1), UUID(int=0), None, "user", "complete", blocks=(Block(0, 0, 0, "text", "And?"),))
 
 
@@ -73,7 +73,7 @@ def _problems_of_calls(rows: Rows, effects: Mapping[str, int]) -> Iterator[str]:
     calls = [(block.round, block.tool_use_id or "", block.name) for block in rows.turn.blocks if block.is_call]
     known = {rows.key((number, id)) for number, id, _ in calls}
     if others := [key for key in effects if key.startswith(f"{rows.turn.id}:") and key not in known]:
-        yield f"effects under keys of no call: {others}"  # a call that was made again under another key
+        yield f"effects under keys of no call: {others}"  # the call was repeated under another key
     if sorted(rows.results) != sorted((number, id) for number, id, _ in calls):
         yield f"calls {calls} have the results {list(rows.results)}"
     for number, id, name in calls:
@@ -107,7 +107,7 @@ def _problems_of_reader(turn: Turn, reader: Reader) -> Iterator[str]:
 
 
 def lost(before: Rows, after: Rows, policy: RecoveryPolicy) -> Iterator[str]:
-    """Content of rows at the death of the server that must survive, and is missing now."""
+    """Yields the content that the rows had at the death of the server, that must survive, and that is missing now."""
     for block in _blocks_to_keep(before, policy):
         if after.turn.blocks[block.index : block.index + 1] != (block,):
             yield f"{block} is gone: {after.turn.blocks[block.index : block.index + 1]}"
@@ -131,7 +131,7 @@ def _blocks_to_keep(rows: Rows, policy: RecoveryPolicy) -> Iterator[Block]:
 
 
 def fate_of_open_round(rows: Rows, policy: RecoveryPolicy) -> str | None:
-    """The rule of docs/states.md, implemented a second time."""
+    """Implements the rule of docs/states.md a second time."""
     turn, number = rows.turn, open_round_number(rows.turn)
     if not any(round.number == number and not round.voided for round in turn.rounds):
         return None
@@ -152,7 +152,9 @@ def _problems_of_round(was: Round, now: Round | None) -> Iterator[str]:
 
 
 def seen_too_early(rows: Rows, reader: Reader) -> Iterator[str]:
-    """Closed blocks of a reader at the death of the server that no row has, and that no new attempt has voided."""
+    """Yields the closed blocks that a reader had at the death of the server, that no row has, and that no new attempt
+    has voided.
+    """
     closed = [block for block in reader.state.blocks if not block.get("open")]
     held = [told(block_json(block)) for block in rows.turn.blocks]
     if closed != held[: len(closed)] and reader.cursor.attempt == rows.turn.attempt:

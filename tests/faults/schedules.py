@@ -1,7 +1,7 @@
 """Random schedules: turns and readers on three replicas, while replicas and Postgres have faults.
 
-A schedule is drawn from its seed. What the machine makes of it differs from run to run. A site is used for many
-schedules, one after the other: they share two Postgres, a database that grows, and a process that forks replicas.
+The seed determines the schedule, but the order of events on the machine differs from run to run. One site runs many
+schedules, one after another: they share two Postgres, a growing database, and a process that forks replicas.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ REPLICAS = 3
 TURNS = 10
 READERS_OF_A_TURN = 2
 ROUNDS_OF_FAULTS = 4
-FAULTY_SECONDS = 60  # no fault begins after so long: a loaded machine has fewer of them
-PATIENCE = 180  # seconds without an event for any reader, after which a schedule has halted
-# A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live replica would repeatedly lose a
-# short lease and its turns too, so the lease depends on the start time of a server on this machine.
+FAULTY_SECONDS = 60  # no fault begins after so many seconds, so a loaded machine has fewer faults
+PATIENCE = 180  # a schedule has halted when no reader has received an event for so many seconds
+# A frozen replica loses its lease and wakes up as a zombie. On a loaded machine, a live replica would repeatedly lose a
+# short lease, and its turns. So the lease depends on how long a server takes to start on this machine.
 LEASE = 0.8  # seconds, on a quiet machine
-QUIET_START = 0.2  # seconds of a server's start on that machine
-# The periodic work of replicas, with intervals in shares of the lease.
+QUIET_START = 0.2  # seconds that a server takes to start on a quiet machine
+# The intervals of the periodic work of replicas, as shares of the lease.
 _INTERVALS = {
     "TURNSTREAM_JOURNAL_INTERVAL": 1 / 40,
     "TURNSTREAM_POLL_INTERVAL": 1 / 8,
     "FAULTS_MONITOR_INTERVAL": 1 / 8,
 }
 _FAULTS_OF_POSTGRES: Sequence[FaultOfPostgres] = get_args(FaultOfPostgres)
-# Settings of an operator for all sessions: a planned switchover, and limits that are too short.
+# Settings that an operator makes for all sessions: a planned switchover, and limits that are too short.
 _SETTINGS: Mapping[FaultOfPostgres, Mapping[str, str]] = {
     "read-only": {"default_transaction_read_only": "on"},
     "impatient": {
@@ -56,11 +56,11 @@ _SETTINGS: Mapping[FaultOfPostgres, Mapping[str, str]] = {
         "idle_session_timeout": "500ms",
     },
 }
-_SKEWS = (0, 0, 600, -600)  # seconds by which the clocks of replicas are wrong
+_SKEWS = (0, 0, 600, -600)  # seconds by which the clocks of replicas may be wrong
 
-# Every block, round and call that a claim writes which is not the turn's own at that moment. A statement that also ends
-# the turn may have ended it first. A later claim writes an interrupted round again, under the attempt that began it:
-# after the write, that is no insertion.
+# Records every block, round and call that a claim writes while the turn has another attempt or is not running. It
+# ignores a statement that ends the turn itself, because that statement may end the turn first. A later claim writes an
+# interrupted round again, under the attempt that began it; that write finds the row, and so it is no insertion.
 _WATCH_FOR_ZOMBIES = """
 CREATE TABLE stale_writes (what text, turn uuid, attempt int, owned_by int);
 CREATE FUNCTION note_stale_write() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -88,12 +88,12 @@ _TURNS_AT = Statement(
 
 
 class Site:
-    """A site for schedules, run one after another."""
+    """The stage on which schedules run, one after another."""
 
     def __init__(self, pair: Pair, stage: Stage) -> None:
         self.pair = pair
         self.stage = stage
-        self.starts: deque[float] = deque(maxlen=3 * REPLICAS)  # seconds of the starts of servers
+        self.starts: deque[float] = deque(maxlen=3 * REPLICAS)  # the seconds that recent starts of servers took
 
     async def end(self, server: Process) -> None:
         await server.kill()
@@ -102,7 +102,9 @@ class Site:
 
     @property
     def lease(self) -> float:
-        """Seconds, as this machine is now. Half of the servers may have waited for Postgres when they started."""
+        """The lease in seconds that suits the present load of this machine. The lower quarter of the start times
+        counts, because half of the servers may have waited for Postgres at their start.
+        """
         usual = sorted(self.starts)[len(self.starts) // 4]
         return LEASE * min(8.0, max(1.0, usual / QUIET_START))
 
@@ -122,7 +124,9 @@ async def site_in(folder: Path) -> AsyncIterator[Site]:
 
 
 class Progress:
-    """The events of all readers of a schedule. The schedule may be as slow as the machine, but must not stop."""
+    """The progress of a schedule, measured by the events of all its readers. The schedule may be as slow as the
+    machine, but must not halt.
+    """
 
     def __init__(self) -> None:
         self._open: dict[Reader, Turn] = {}
@@ -130,7 +134,7 @@ class Progress:
 
     @contextmanager
     def of(self, reader: Reader, turn: Turn) -> Iterator[None]:
-        """A reader that waits meanwhile."""
+        """Counts the reader as waiting for as long as the block runs."""
         self._open[reader] = turn
         yield
         del self._open[reader]
@@ -140,7 +144,7 @@ class Progress:
         self._made.set()
 
     async def watch(self) -> None:
-        """Raises TimeoutError without an event, after printing the stacks of all waiting tasks."""
+        """Raises TimeoutError if no event comes for too long. Prints the stacks of all waiting tasks before that."""
         try:
             while True:
                 self._made.clear()
@@ -154,8 +158,8 @@ class Progress:
 
 
 class Replica:
-    """An address with changing processes. Like a service manager, it starts a new process after the end of a process. A
-    server that starts during an outage of Postgres ends, too.
+    """An address with changing processes. Like a service manager, it starts a new process after a process has exited. A
+    server that starts during an outage of Postgres also exits.
     """
 
     def __init__(self, site: Site, lease: float, skew: int, log: Path) -> None:
@@ -174,7 +178,7 @@ class Replica:
         self._pause = 0.0
 
     async def run(self) -> None:
-        """Starts processes for ever."""
+        """Starts processes until it is cancelled."""
         while True:
             self.process = await self._site.stage.fork_server.server(**self._settings)
             await self.process.dead.wait()
@@ -182,7 +186,7 @@ class Replica:
             await asyncio.sleep(self._pause)
 
     async def inject_fault(self, chance: random.Random) -> None:
-        """One fault; `run` starts the next process."""
+        """Injects one fault. If the process dies, `run` starts the next process."""
         process, self._pause = self.process, chance.choice([0.1, 0.1, self._lease])
         fault, length = chance.choice(["kill", "kill", "freeze", "freeze", "terminate"]), chance.uniform(0.5, 3)
         if process is None or process.dead.is_set():
@@ -198,8 +202,8 @@ class Replica:
                 await process.dead.wait()
 
     async def become_stale(self, shows: "asyncio.Task[object]") -> None:
-        """Freezes the replica with its turns until other replicas have all of these; after its wake-up the replica
-        notices. The turns may also end before that.
+        """Freezes the replica until other replicas have taken over all its turns, or the turns have ended. After it
+        wakes up, the replica notices the loss.
         """
         await _until(self._has_turns, shows)
         if self.process is not None and not shows.done():
@@ -224,7 +228,7 @@ async def _until(happened: Callable[[], Awaitable[bool]], shows: "asyncio.Task[o
 
 
 async def problems_of_schedule(site: Site, seed: int) -> list[str]:
-    """Raises a group: TimeoutError if all readers wait in vain, and failed assertions of readers."""
+    """Raises a group: TimeoutError if all readers wait in vain, and the failed assertions of readers."""
     chance = random.Random(seed)
     lease, log = site.lease, site.stage.folder / f"servers-{seed}.log"
     replicas = [Replica(site, lease, chance.choice(_SKEWS), log) for _ in range(REPLICAS)]
@@ -249,7 +253,7 @@ async def problems_of_schedule(site: Site, seed: int) -> list[str]:
 async def _all_faults(
     pair: Pair, replicas: list[Replica], lease: float, chance: random.Random, shows: "asyncio.Task[object]"
 ) -> None:
-    """Never stops all replicas at once for long, so that work continues. No fault follows the end of all turns."""
+    """Injects faults until all turns have ended. Never stops all replicas at once for long, so that work continues."""
     if chance.random() < 0.3:
         await chance.choice(replicas).become_stale(shows)
     until = monotonic() + FAULTY_SECONDS
@@ -268,14 +272,14 @@ async def _inject_fault_of_postgres(pair: Pair, replicas: list[Replica], lease: 
         case "freeze":
             with pair.primary.frozen():
                 await asyncio.sleep(seconds)
-        case "stall":  # of the whole machine
+        case "stall":  # the whole machine stalls
             with ExitStack() as stall:
                 stall.enter_context(pair.primary.frozen())
                 for replica in replicas:
                     if replica.process is not None:
                         stall.enter_context(replica.process.frozen())
                 await asyncio.sleep(seconds)
-        case "lock":  # the effect of a change of the schema
+        case "lock":  # like a change of the schema
             async with pair.primary.connected() as connection, connection.transaction():
                 await connection.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
                 await asyncio.sleep(seconds)
@@ -308,7 +312,7 @@ async def _set(pair: Pair, settings: Mapping[str, str]) -> None:
 async def _run_all_turns(
     stage: Stage, replicas: list[Replica], chance: random.Random, progress: Progress
 ) -> dict[UUID, list[str]]:
-    """The problems of each turn."""
+    """Returns the problems of each turn."""
     async with asyncio.TaskGroup() as group:
         shows = {}
         for _ in range(TURNS):
@@ -323,7 +327,7 @@ async def _run_all_turns(
 async def _problems_of_turn(
     stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random, progress: Progress
 ) -> list[str]:
-    """The problems of a turn, after all its readers have seen its end."""
+    """Returns the problems of a turn, after all its readers have received its end."""
     readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
 
     async def read(reader: Reader) -> None:
@@ -338,8 +342,9 @@ async def _problems_of_turn(
 async def _read_on_changing_replicas(
     reader: Reader, replicas: list[Replica], chance: random.Random, progress: Progress
 ) -> None:
-    """Moves from replica to replica, sometimes in the middle of an event, and leaves frozen replicas. After a failed
-    try the reader waits longer: else the servers of a loaded machine would work only for readers that have left.
+    """Reads on changing replicas. The reader disconnects from time to time, even in the middle of an event, and leaves
+    frozen replicas. After a failed try it waits longer. Otherwise the servers of a loaded machine would serve only
+    readers that have already disconnected.
     """
     whole, patience = False, 1.5
     while not whole:

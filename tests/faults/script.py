@@ -14,7 +14,7 @@ MODEL = "script"
 
 
 def reply_to(request: ModelRequest) -> Iterator[Sequence[Part]]:
-    """Depends on the rounds so far, and differs from process to process."""
+    """Returns a reply that depends on the number of rounds so far, and differs from process to process."""
     rounds = sum(message.blocks[0].type == TOOL_RESULT for message in request.messages)
     mark = f"{os.getpid()}.{len(request.messages)}"
     said = text(f"Round {rounds + 1} of {mark}: ", "æ long 🚢 ", "story.")
@@ -35,13 +35,13 @@ def _call(name: str, mark: str) -> list[Part]:
 
 
 def _together(batches: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
-    """A block begins with its first piece, as if the network delivered both at once."""
+    """Joins the begin of a block with its first piece, as if the network had delivered both at once."""
     for batch in batches:
         yield (*batch, *next(batches)) if isinstance(batch[0], BlockOpened) else batch
 
 
 def tools(effects: int) -> list[Tool]:
-    """`effects` is the port of the service that counts the effects of calls."""
+    """Returns the tools. `effects` is the port of the service that counts the effects of calls."""
 
     async def had_effect(context: ToolContext) -> str:
         return f"Done by {await take_effect(effects, context.idempotency_key, str(os.getpid()))}."

@@ -1,13 +1,14 @@
-"""`python -m tests.faults.server`: forks real servers, in which everything is imported already, one for each line of
-standard input. A line is a JSON object: the environment of the server.
+"""`python -m tests.faults.server` forks a real server, with everything already imported, for each line of standard
+input. A line is a JSON object: the environment of the server.
 
-FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS the port of the
-service that counts the effects of its tools, FAULTS_LOG a file for its log. Its model and its tools take up to
-FAULTS_PACE seconds for each step; without it every tick of the journal is a checkpoint, and the model sends the next
-batch when rows, journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is the share of notifications
-that it loses. With FAULTS_ROUNDS_LATE the rows of rounds come with their first blocks. With FAULTS_BACKGROUND tools
-with effects run in the background; if it is "detached", they leave a handle, if it is "asks", a handle and a question.
-With "asks while it runs" they ask before their effect, and with "reports" their turn does not wait for them.
+FAULTS_DIE_AT names its kill point. FAULTS_SEEN names a file for the points that it has reached. FAULTS_EFFECTS is the
+port of the service that counts the effects of its tools. FAULTS_LOG names a file for its log. With FAULTS_PACE, its
+model and its tools take up to so many seconds for each step. Without it, every tick of the journal is a checkpoint, and
+the model sends the next batch when the rows, the journal and all readers have the previous batch.
+FAULTS_NOTIFICATIONS_LOST is the share of notifications that the server loses. With FAULTS_ROUNDS_LATE, the rows of
+rounds are written with their first blocks. With FAULTS_BACKGROUND, tools with effects run in the background, and its
+value determines more: with "detached" they leave a handle, with "asks" a handle and a question. With "asks while it
+runs" they ask before their effect, and with "reports" their turn does not wait for them.
 """
 
 import asyncio
@@ -57,8 +58,8 @@ _QUESTION = PersonQuestion("Who?", 600, '{"type": "object", "properties": {"name
 
 
 class Delivery:
-    """Waits until the readers of all turns and the journal have everything that was sent, and rows the rounds, unless
-    these are `late`.
+    """Waits until everything that was sent has arrived: at the readers of all turns, in the journal, and in the rows of
+    rounds unless the rounds are `late`.
     """
 
     def __init__(self, late: bool) -> None:
@@ -157,7 +158,7 @@ async def pause(pace: float | None) -> None:
 
 
 def lose_notifications(share: float) -> None:
-    """Drops a share of the notifications of this process, sent and received ones."""
+    """Drops a share of the notifications that this process sends or receives."""
     notify, receive = Queue.notify, Worker.receive
 
     async def sometimes_notify(queue: Queue, payload: str) -> None:
@@ -179,7 +180,7 @@ class Server(uvicorn.Server):
 
 
 def serve(environment: dict[str, str]) -> None:
-    """A server as `turnstream serve` makes it, with kill points in its database, its model and its tools."""
+    """Runs a server like `turnstream serve`, with kill points in its database, its model and its tools."""
     os.environ.update(environment)
     take_clock_of_environment()
     membership.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", membership.LOOK))
@@ -225,11 +226,11 @@ def void(_: object) -> None:
 
 
 async def _leave_to_blocks(_writer: RoundWriter) -> None:
-    """The tick is longer than any reply."""
+    """Replaces the ticks of the round writer, as if a tick took longer than any reply."""
 
 
 async def _is_migrated(_url: str) -> None:
-    """The database is a copy of one that is."""
+    """Replaces the migration, because the database is a copy of a migrated database."""
 
 
 def fork_on_demand() -> None:
@@ -241,7 +242,7 @@ def fork_on_demand() -> None:
     for line in sys.stdin:
         if os.fork():
             continue
-        os.write(1, f"forked {os.getpid()}\n".encode())  # by itself: a slow parent would write it after `ready`
+        os.write(1, f"forked {os.getpid()}\n".encode())  # written here: a slow parent would write it after `ready`
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         random.seed()
         try:

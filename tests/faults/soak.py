@@ -1,7 +1,8 @@
-"""`python -m tests.faults.soak MINUTES SITES`: random schedules of faults on several sites, beside a churn without any.
+"""`python -m tests.faults.soak MINUTES SITES`: random schedules of faults on several sites, beside a churn without
+faults.
 
-Each site has a process of its own, and so has the churn. The seeds of schedules that fail are kept, with the logs of
-their servers. The end reports both.
+Each site has a process of its own, and so has the churn. The seeds of failed schedules are kept, with the logs of their
+servers. A report at the end covers the schedules and the churn.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _SEEDS = Path(__file__).with_name("seeds.txt")
 
 @dataclass
 class Tally:
-    """Schedules of one site."""
+    """Counts the schedules that one site has tried, and keeps the seeds of failed schedules."""
 
     number: int
     tried: int = 0
@@ -45,7 +46,7 @@ class Tally:
 
 
 async def schedules(folder: Path, until: float, tally: Tally) -> None:
-    """A schedule that fails leaves a site in an unknown state, so the next one has a new site."""
+    """Runs schedules. A failed schedule leaves its site in an unknown state, so the next schedule gets a new site."""
     while monotonic() < until:
         place = Path(tempfile.mkdtemp(dir=folder))
         place.chmod(0o711)
@@ -68,7 +69,7 @@ def run_site(folder: Path, until: float, number: int, tallies: "SimpleQueue[Tall
 
 
 def soak(minutes: float, sites: int, folder: Path) -> int:
-    """How many violations there were."""
+    """Runs the soak. Returns the number of violations."""
     until, context = monotonic() + minutes * 60, get_context("fork")
     tallies: SimpleQueue[Tally] = context.SimpleQueue()
     processes = [
@@ -93,11 +94,11 @@ def soak(minutes: float, sites: int, folder: Path) -> int:
 
 
 def main() -> None:
-    # Both signals stop the started processes. Programs in the background of a shell ignore SIGINT.
+    # Both signals stop the started processes. A program that a shell runs in the background ignores SIGINT by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     use_other_postgres()
-    configure_logging("error")  # it waits for Postgres often enough
+    configure_logging("error")  # warnings would be frequent, because servers often wait for Postgres
     folder = Path(tempfile.mkdtemp(prefix="turnstream-soak-"))
     folder.chmod(0o711)
     (folder / "churn").mkdir(mode=0o711)

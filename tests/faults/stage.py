@@ -1,4 +1,4 @@
-"""A database, a fork server and the turns that a test asks them for."""
+"""A database, a fork server, and the turns that a test creates."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ from turnstream.kit.ids import new_id
 from turnstream.storage.chats.exchanges import Exchanges
 from turnstream.storage.database import Database, connect
 
-BUDGET = 100_000  # tokens, which no turn here uses up
+BUDGET = 100_000  # tokens, more than any turn here uses
 _SERVER_CONNECTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"
 )
@@ -39,7 +39,7 @@ class Stage:
     counted: Effects
 
     async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3, root: UUID | None = None) -> Turn:
-        """A queued turn. With a `root` the turn shares a budget with the family of that turn."""
+        """Creates a queued turn. With a `root`, the turn shares a budget with the family of that turn."""
         now = datetime.now(UTC)
         chat = Chat(new_id(), LOCAL_OWNER, None, None, {}, created_at=now, updated_at=now)
         specs = tuple(tool.spec for tool in tools(self.counted.port))
@@ -57,13 +57,13 @@ class Stage:
         return await Rows.of(self.database, turn)
 
     async def alone(self) -> None:
-        """Returns when Postgres has ended the connections of dead servers, and with them their last statements."""
+        """Waits until Postgres has ended the connections of dead servers, and with them their last statements."""
         while await self.connection.fetchval(_SERVER_CONNECTIONS):  # noqa: ASYNC110, Postgres does not notify of this
             await asyncio.sleep(0.002)
 
     @property
     def effects(self) -> Counter[str]:
-        """How often the effect of each idempotency key was asked for."""
+        """Returns how often each idempotency key was sent to the service of effects."""
         return self.counted.requests
 
 

@@ -1,8 +1,8 @@
-"""A family of three levels with fifty agents, on two replicas, either of which is killed repeatedly.
+"""A family of three levels with fifty agents on two replicas, which are killed again and again.
 
-FAMILY_SECONDS=60 is the long run: a replica of ten is killed each second for so long. With fewer replicas a turn dies
-more than the ten times after which it is given up. More recoveries without progress are allowed, too: a replica may die
-before it has stored any text.
+FAMILY_SECONDS=60 is the long run: for so many seconds, one of ten replicas is killed each second. With fewer replicas,
+a turn would lose its replica more than ten times, and would be given up. The run also allows more recoveries without
+progress, because a replica may die before it has stored any text.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.extensions("agents", "demo"), pytest.mark.timeout(600 
 
 LEADS, SCOUTS, WORDS = 5, 9, 40
 MOST_RECOVERIES = 100
-BUDGET = 10_000_000  # tokens, which are not used up
+BUDGET = 10_000_000  # tokens, more than the family uses
 TOOLS = """
 [agents.scout]
 description = "Scouts."
@@ -76,7 +76,7 @@ async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
 
 
 async def kill_after_rounds(servers: Sequence[Server], rows: "asyncpg.Connection[Any]") -> int:
-    """Kills one after the other, each after four rounds, until all turns have ended."""
+    """Kills the replicas in turn, each after four rounds, until all turns have ended."""
     kills = 0
     while await rows.fetchval(OPEN):
         before = await rows.fetchval(ROUNDS)
@@ -134,7 +134,7 @@ async def test_fifty_agents_of_three_levels_work_once_and_share_a_budget_over_ki
     ends = await rows.fetch(f"SELECT status, count(*) AS number FROM {CHILDREN} GROUP BY status")
     assert [tuple(row) for row in ends] == [("complete", LEADS * (1 + SCOUTS))]
     assert await rows.fetchval("SELECT count(*) FROM jobs WHERE settled_at IS NULL") == 0
-    await rows.execute(AGE)  # of processes that died
+    await rows.execute(AGE)  # as if the reservations of killed processes were old
     async with connect(database_url, size=1) as database:
         accounts = Accounts(database)
         async for _ in accounts.sweep():

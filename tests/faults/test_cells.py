@@ -1,4 +1,4 @@
-"""Two cells of two replicas each behind one proxy, with the files of docs/deploy."""
+"""Two cells of two replicas each behind one proxy, configured with the files of docs/deploy."""
 
 import asyncio
 import os
@@ -96,7 +96,7 @@ async def standing_before(proxy: str, folder: Path, addresses: Sequence[str]) ->
 
 
 async def test_turns_of_two_cells_survive_a_replica_that_is_killed(it: Site) -> None:
-    """The same name in two cells means two owners."""
+    """The same name in two cells belongs to two different owners."""
     async with AsyncExitStack() as stack:
         clients = {
             name: await stack.enter_async_context(Client(it.url, token=cell.token)) for name, cell in it.cells.items()

@@ -1,5 +1,5 @@
-"""A replica with a clock ten minutes ahead or behind, beside a replica with a right clock; and a Postgres after a step
-back of its clock.
+"""A replica whose clock is ten minutes ahead or behind runs beside a replica with a correct clock. Another test steps
+the clock of Postgres back.
 """
 
 import asyncio
@@ -24,9 +24,10 @@ from turnstream.extensions.feed.reader import FeedCursor
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("a C compiler")]
 
-# A test takes at most a minute, even on a loaded machine.
+# A test takes at most a minute, even on a loaded machine. So five minutes tell a correct clock from one that is ten
+# minutes wrong.
 NEAR = timedelta(minutes=5)
-# The lease is one that a loaded machine does not let expire.
+# The lease is so long that it does not expire on a loaded machine.
 SETTINGS = {"TURNSTREAM_CONCURRENT_TURNS": "1", "TURNSTREAM_LEASE": "30"}
 
 
@@ -54,18 +55,18 @@ async def test_a_wrong_clock_neither_reorders_the_queue_nor_falsifies_times(
             turns = await _run_in_the_order_of_the_queue(model, of_wrong, of_right)
             for turn in turns:
                 await _check_times(of_right, turn, now)
-            for client in (of_right, of_wrong):  # each has run one of the first two turns, at least
+            for client in (of_right, of_wrong):  # each client's replica has run at least one of the first two turns
                 assert 0 < await _seconds_to_first_deltas(client) < NEAR.total_seconds()
             await _asks_and_tokens_expire_in_time(of_wrong, of_right, now)
 
 
 async def _run_in_the_order_of_the_queue(model: Model, of_wrong: Client, of_right: Client) -> list[Json]:
-    """Each replica runs one turn; later turns wait, and run in the order of their POSTs."""
+    """Posts turns to replicas that run one turn each. Later turns wait, and run in the order of their POSTs."""
     running = [await _post(client, name) for client, name in ((of_wrong, "first"), (of_right, "second"))]
     await model.until_reached("middle", 2)
     names = ("a", "b", "c", "d")
     waiting = [await _post(client, name) for client, name in zip((of_wrong, of_right) * 2, names, strict=True)]
-    model.open("middle", ["first"])  # its replica continues with the other turns
+    model.open("middle", ["first"])  # the replica of this turn continues with the waiting turns
     for count, name in enumerate(names, 3):
         await model.until_reached("middle", count)
         assert model.calls[-1].words == name
@@ -75,7 +76,7 @@ async def _run_in_the_order_of_the_queue(model: Model, of_wrong: Client, of_righ
 
 
 async def _check_times(client: Client, turn: Json, now: datetime) -> None:
-    """Checks that the rows and the id have the times of Postgres."""
+    """Checks that the times in the rows, and in the id, come from the clock of Postgres."""
     await client.events(f"{turn_url(turn)}/stream")
     (round,) = (await client.json("GET", turn_url(turn)))["rounds"]
     for name in ("started_at", "first_delta_at", "sealed_at"):
@@ -128,7 +129,7 @@ async def test_a_clock_of_postgres_that_is_set_back_hides_nothing_from_a_feed(
             made = await client.json("POST", "/api/chats", 201, json={"title": "Made in the period"})
             await _check_feed(client, before, during, made)
             await postgres.stop()
-            await _start_with_clock_off_by(1200, postgres, monkeypatch)  # later than all that it has shown
+            await _start_with_clock_off_by(1200, postgres, monkeypatch)  # later than any time that the clock has shown
             await _until_ready(client)
             await _check_feed(client, before, during, made)
     finally:
@@ -136,7 +137,9 @@ async def test_a_clock_of_postgres_that_is_set_back_hides_nothing_from_a_feed(
 
 
 async def _start_with_clock_off_by(seconds: int, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program that starts Postgres gets a clean environment, so a replacement program sets the clock."""
+    """Starts Postgres with a wrong clock. The program that starts Postgres clears the environment, so a replacement
+    program sets the clock.
+    """
     clock = " ".join(f"{name}={value}" for name, value in clock_off_by(seconds).items())
     starter = postgres.folder.with_name(f"start-with-clock-off-by-{seconds}")
     starter.write_text(f'#!/bin/sh\nexec env {clock} {cluster.program("pg_ctl")} "$@"\n')

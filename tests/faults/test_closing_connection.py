@@ -1,4 +1,6 @@
-"""Statements between the final message of Postgres and the closed connection: they find Postgres unavailable."""
+"""Statements between the last message of Postgres and the end of the connection. Such a statement must find Postgres
+unavailable.
+"""
 
 import asyncpg
 import pytest
@@ -9,7 +11,7 @@ from turnstream.storage.pool import Pool
 
 
 class ClosingConnection:
-    """The driver has read the server's final message, and reports `cannot switch to state`."""
+    """A connection whose driver has read the server's last message, and reports `cannot switch to state`."""
 
     def __init__(self, message: str) -> None:
         self._message = message

@@ -1,4 +1,4 @@
-"""The proxies of docs/deploy, examined by the conformance kit."""
+"""The proxies of docs/deploy, tested with the conformance kit."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +13,7 @@ from turnstream_conformance.report import Report
 
 PAGE = (Path(__file__).parents[2] / "app/turnstream_conformance/README.md").read_text(encoding="utf-8")
 CUT = "a body that is cut off is not completed"
-LIVES = 1.5  # seconds; for the page they were measured for longer
+LIVES = 1.5  # seconds; the measurements on the page took longer
 
 
 async def examined(url: str, port: int) -> Report:

@@ -1,7 +1,9 @@
-"""A server is killed at every place where a crash could matter, one after the other; the next process continues.
+"""Kills a server at every place where a crash could matter, one place after another. The next process continues the
+turn.
 
-rows.py has the checks of each trial. The victim and its successor are real servers at one address, on one database.
-One of forty-one places is tried, with FULL_TESTS=1 one of four, with FULL_TESTS=all every one; others on another day.
+rows.py has the checks of each trial. The killed server and its successor are real servers at one address, on one
+database. A run tries one of forty-one places, with FULL_TESTS=1 one of four, and with FULL_TESTS=all every place. On
+another day it tries other places.
 """
 
 import asyncio
@@ -34,8 +36,8 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
 
-_TIME_LIMIT = 120  # seconds for one trial of less than a second: enough on a machine that is busy with other tests
-# A successor can take over a turn only at its start: checks of peers and polls come too late.
+_TIME_LIMIT = 120  # most seconds for a trial, which takes less than a second unless the machine runs other tests
+# A successor can take over a turn only at its start, because its checks of peers and its polls come too late.
 _NEVER = 3600.0
 _SETTINGS = {"JOURNAL_INTERVAL": "0.002", "LEASE": "3600", "POLL_INTERVAL": "3600"}
 
@@ -47,7 +49,7 @@ async def stage(database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 class TrialOfTurn:
-    """One turn, its reader, and the successive servers at one address."""
+    """A trial of one turn, with its reader and the successive servers at one address."""
 
     def __init__(self, stage: Stage, turn: Turn) -> None:
         self._stage = stage
@@ -55,7 +57,7 @@ class TrialOfTurn:
         self.reader: Reader = stage.reader(turn)
 
     async def server(self, **environment: str) -> Process:
-        """Until it dies, or until the reader has the whole turn."""
+        """Runs a server until it dies, or until the reader has the complete turn."""
         process = await self._stage.fork_server.server(**environment)
         dead, whole = asyncio.create_task(process.dead.wait()), asyncio.create_task(self._read(process))
         await asyncio.wait({dead, whole}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +79,7 @@ class TrialOfTurn:
 
 
 async def points_after(stage: Stage, policy: RecoveryPolicy, *deaths: str, root: UUID | None = None) -> list[str]:
-    """The kill points of the process that ends a turn after these deaths."""
+    """Returns the kill points of the process that ends a turn after these deaths."""
     seen = stage.folder / "seen"
     seen.unlink(missing_ok=True)
     turn = await stage.ask(policy, root=root)
@@ -90,7 +92,7 @@ async def points_after(stage: Stage, policy: RecoveryPolicy, *deaths: str, root:
 
 
 def _is_empty_claim(point: str) -> bool:
-    """A claim after the only one that counts."""
+    """Returns whether the point belongs to a later claim. Only the first claim finds the turn."""
     return "claim_turns" in point and not point.endswith(" 1")
 
 
@@ -110,7 +112,7 @@ async def problems_of_dying_at(
         snapshots.append(await stage.rows(turn))
         problems += seen_too_early(snapshots[-1], show.reader)
     await (await show.server()).kill()
-    await stage.alone()  # a sent claim could still get the next turn, after the check of the next server
+    await stage.alone()  # a claim that was sent could still get the next turn, after the next server has checked
     after = await stage.rows(turn)
     problems += problems_of(after, show.reader, stage.effects)
     return problems + [problem for before in snapshots for problem in lost(before, after, policy)]
@@ -148,7 +150,7 @@ def _counted(points: Sequence[str]) -> str:
 async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_stored_blocks(
     stage: Stage, policy: RecoveryPolicy, late: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    """`late`: the kills come before any tick of the round writer, so the rounds come with their first blocks."""
+    """With `late`, the round writer has no tick before the kills, so the rounds are written with their first blocks."""
     if late:
         stage.fork_server.environment["FAULTS_ROUNDS_LATE"] = "1"
     points = await points_after(stage, policy)
@@ -210,10 +212,12 @@ async def test_after_a_kill_at_any_point_of_a_job_nothing_is_run_twice_and_the_t
 
 
 async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[str]) -> list[str]:
-    """Returns the points that were not reached. Fails for a problem after a kill at any other point."""
+    """Kills a server at each point. Returns the points that were not reached. Fails if a kill at any other point causes
+    a problem.
+    """
     missed: list[str] = []
     for point in points:
-        # Whether the turn waits before a job has ended, and which of two jobs ends first, is left to chance.
+        # It is random whether the turn waits before a job has ended, and which of two jobs ends first.
         problems = await all_problems(stage, policy, [(point,)])
         if problems and problems[0].endswith("was never reached"):
             missed.append(point)
@@ -223,12 +227,12 @@ async def missed_points(stage: Stage, policy: RecoveryPolicy, points: Sequence[s
 
 
 async def answer_all(stage: Stage) -> None:
-    """A person who answers each question of a job at once, until the task is cancelled."""
+    """Answers each question of a job at once, like a person, until the task is cancelled."""
     actions, answer = Actions(stage.database), AskAnswer("result", '{"action":"accept","content":{"name":"Ada"}}')
     while True:
         for row in await stage.database.rows(_OPEN_QUESTIONS):
             decision = Decision(row["tool_use_id"], None, answer, "actions.0", elicited=True)
-            with suppress(Conflict):  # of an ended run
+            with suppress(Conflict):  # the run that asked has ended
                 await actions.answer(LOCAL_OWNER, row["chat_id"], row["turn_id"], [decision], None)
         await asyncio.sleep(0.005)  # rows have no event
 
@@ -242,7 +246,7 @@ _AGE = Statement("UPDATE reservations SET reserved_at = reserved_at - interval '
 
 
 async def problems_of_family(stage: Stage, root: UUID) -> AsyncIterator[str]:
-    """Problems of the charges of the only turn that shares the budget of `root`, after its end."""
+    """Yields the problems of the charges of the only turn that shares the budget of `root`, after its end."""
     (row,) = await stage.database.rows(
         Statement("SELECT id, chat_id FROM turns WHERE request->>'root_turn' = :root"), root=str(root)
     )
@@ -296,8 +300,8 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
     stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
 ) -> None:
     stage.fork_server.environment["FAULTS_BACKGROUND"] = "reports"
-    stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # without it the model waits for readers, and there are none
-    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # a successor finds lost notifications
+    stage.fork_server.environment["FAULTS_PACE"] = "0.01"  # otherwise the model waits for readers, and there are none
+    stage.fork_server.environment["TURNSTREAM_POLL_INTERVAL"] = "1"  # the poll replaces lost notifications
     seen = stage.folder / "seen"
     turn = await stage.ask(policy)
     await until_reported(stage, turn, FAULTS_SEEN=str(seen))
@@ -307,7 +311,7 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
     for point in points:
         turn = await stage.ask(policy)
         async with asyncio.timeout(_TIME_LIMIT):
-            # Which report comes first, and whether its turn still runs, is left to chance.
+            # It is random which report comes first, and whether its turn still runs.
             if not await until_reported(stage, turn, FAULTS_DIE_AT=point):
                 missed.append(point)
             else:
@@ -325,7 +329,9 @@ async def test_after_a_kill_at_any_point_of_a_report_it_is_delivered_once(
 
 
 async def until_reported(stage: Stage, turn: Turn, **environment: str) -> bool:
-    """Runs a server until it dies, or all turns of the chat have ended and all reports are applied. Whether it died."""
+    """Runs a server until it dies, or until all turns of the chat have ended and all reports are applied. Returns
+    whether it died.
+    """
     server, stopped = await stage.fork_server.server(**environment), asyncio.Event()
 
     async def watch() -> None:
@@ -380,8 +386,8 @@ async def problems_of_reports(stage: Stage, turn: Turn) -> AsyncIterator[str]:
 async def test_a_successor_that_dies_while_it_takes_over_has_a_successor_too(
     stage: Stage, policy: RecoveryPolicy, first: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Runs until the next model call, because the rest is the same for every server. A tick of the journal in between
-    is random.
+    """Runs until the next model call, because the rest is the same for every server. The journal may or may not have a
+    tick before that.
     """
     points = await points_after(stage, policy, first)
     early = points[: points.index("event 3")]

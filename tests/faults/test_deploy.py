@@ -33,7 +33,7 @@ from turnstream.storage.migrations import upgrade
 from turnstream.storage.row_security import admit
 
 DEPLOY = ROOT / "docs/deploy"
-# When Prometheus has asked the server the last time.
+# The time of Prometheus's last scrape of the server.
 SCRAPED = "max(timestamp(turnstream_turns_running))"
 
 METRICS_TOKEN, TOKEN_FILE = "the token of Prometheus", "metrics-token"
@@ -104,7 +104,7 @@ async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role
             "SERVER_POSTGRES_PASSWORD": "it's secret",
             "API_POSTGRES_PASSWORD": "it's 'another'",
         }
-        for _ in range(2):  # a database from before the role of the API gets it so
+        for _ in range(2):  # the second run upgrades a database that was created before the role of the API existed
             subprocess.run([DEPLOY / "create-database.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)
         url = server._replace(netloc="turnstream@", path="/turnstream").geturl()
         await asyncio.to_thread(upgrade, url)
@@ -136,7 +136,7 @@ def test_the_kubernetes_manifests_follow_the_schema() -> None:
 
 
 def test_the_job_of_the_first_token_comes_before_the_first_server(empty_database_url: str, tmp_path: Path) -> None:
-    """On a database without tables its containers run in order, and print nothing but the token."""
+    """On a database without tables, the containers of the job run in order, and print only the token."""
     (job,) = yaml.safe_load_all((DEPLOY / "kubernetes-first-token.yaml").read_text())
     kubernetes_validate.validate(job, "1.37", strict=True)
     (migrations,) = (
@@ -228,12 +228,12 @@ async def test_the_metrics_are_valid_and_include_those_that_operators_watch(data
 
 
 def _filled(query: str) -> str:
-    """The query of a panel, as Grafana sends it with all replicas."""
+    """Returns the query of a panel, as Grafana sends it for all replicas."""
     return query.replace("$__rate_interval", "1m").replace("$instance", ".*")
 
 
 def metric_of(panel: dict[str, Any]) -> str:
-    """The metric family at the beginning of a panel's description. A row has an empty description."""
+    """Returns the metric family at the beginning of a panel's description. A row of panels has an empty description."""
     return str(panel.get("description", "")).partition(":")[0].removesuffix("_total")
 
 
@@ -248,7 +248,7 @@ async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_
             for words in ("/call doc_list {}", "/fail overloaded", "/say Hello."):
                 asked = await client.json("POST", "/api/turns", 201, json=said(words))
                 await client.events(asked["stream_url"])
-            for _ in range(3):  # scrapes behind the turns, for a rate
+            for _ in range(3):  # a rate needs scrapes after the turns
                 ((_, seen),) = [each["value"] for each in (await query("query", query=SCRAPED))["result"]]
                 while not (await query("query", query=f"{SCRAPED} > {seen}"))["result"]:
                     pass
@@ -274,7 +274,7 @@ async def test_prometheus_finds_data_for_every_panel_of_the_dashboard_and_takes_
 
 @asynccontextmanager
 async def prometheus(folder: Path, target: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """A Prometheus with the files of docs/deploy, which scrapes the target each second. Yields its API."""
+    """Runs a Prometheus with the files of docs/deploy, which scrapes the target each second. Yields its API."""
     port, text = free_port(), (DEPLOY / "prometheus.yml").read_text()
     text = re.sub(r"targets: \[.*\]", f"targets: ['{target}']", text)
     text = text.replace("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s")
@@ -299,7 +299,7 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[Callable[..., A
 
             while True:
                 assert process.returncode is None, (folder / "prometheus.log").read_text()
-                with suppress(httpx2.TransportError, AssertionError):  # it does not listen, or is not ready, yet
+                with suppress(httpx2.TransportError, AssertionError):  # Prometheus does not listen yet, or is not ready
                     if (await query("query", query=SCRAPED))["result"]:
                         break
                 await asyncio.sleep(0.05)

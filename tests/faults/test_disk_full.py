@@ -1,4 +1,6 @@
-"""A disk of Postgres is full for a while: the disk of the data, or the disk of the log (WAL), which stops Postgres."""
+"""A disk of Postgres is full for a while: the disk of the data, or the disk of the write-ahead log (WAL), which stops
+Postgres.
+"""
 
 import asyncio
 import shutil
@@ -26,7 +28,7 @@ class Disk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):  # Postgres uses the same room
+        with self._filler.open("wb", buffering=0) as filler, suppress(OSError):  # Postgres writes to the same disk
             while True:
                 filler.write(bytes(65_536))
 
@@ -44,7 +46,7 @@ async def test_while_the_disk_of_the_data_is_full_reads_continue_and_turns_wait(
                 await refusal(client, "PUT", f"/api/documents/{replica.port}.md", content=needs_new_pages)
                 assert (await client.get("/api/chats")).status_code == 200
                 assert (await client.get("/readyz")).status_code == 200
-        await asyncio.sleep(2 * site.lease)  # the fault is a matter of time
+        await asyncio.sleep(2 * site.lease)  # the fault must last for longer than a lease
         disk.clear()
         await finish(site)
 
@@ -60,7 +62,7 @@ async def test_a_postgres_that_died_of_a_full_disk_for_its_log_and_is_started_ag
             async with Client(replica.url) as client:
                 await refusal(client, "POST", "/api/turns", json=said("Is anybody there?"))
                 await refusal(client, "GET", "/readyz")
-        await asyncio.sleep(2 * site.lease)  # the fault is a matter of time
+        await asyncio.sleep(2 * site.lease)  # the fault must last for longer than a lease
         disk.clear()
         await postgres.leave()
         await postgres.start()
@@ -76,7 +78,7 @@ async def _write_until_it_dies(postgres: Postgres) -> None:
 
 @asynccontextmanager
 async def _postgres_on_a_disk(folder: Path, part: str) -> AsyncIterator[tuple[Postgres, Disk]]:
-    """A folder of its cluster, `part`, is on a disk of its own."""
+    """Moves the folder `part` of the cluster to a small disk of its own."""
     async with own_postgres(folder) as postgres:
         await postgres.leave()
         with _moved_to_a_disk(postgres.folder / "postgres" / part) as disk:

@@ -24,7 +24,7 @@ async def test_a_promoted_standby_continues_every_turn(tmp_path: Path) -> None:
 
 
 async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tmp_path: Path) -> None:
-    """The commits since `cut_off` are lost: blocks, seals, calls, results, the ends of ten turns, and a turn."""
+    """All commits since `cut_off` are lost: blocks, seals, calls, results, the ends of ten turns, and a whole turn."""
     async with (
         own_pair(tmp_path) as pair,
         fifty_turns(pair.url, tmp_path) as site,
@@ -52,7 +52,7 @@ async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tm
         assert lost.turn.end == "turn_cancelled"
         assert (await client.get(posted["stream_url"])).status_code == 404
         await until_all(site.readers, lambda reader: reader.turn.end is not None)
-        for reader in ended:  # a reconnect, as of a reopened page
+        for reader in ended:  # the readers reconnect, like a reopened page
             reader.turn.end = None
         await asyncio.gather(*(reader.follow() for reader in ended))
         stored = {turn["id"]: await client.json("GET", turn_url(turn)) for turn in site.turns}
@@ -61,14 +61,16 @@ async def test_after_a_failover_that_lost_commits_every_turn_is_whole_or_gone(tm
             assert (turn["status"], reader.text()) == ("complete", "I act: so. It is done.")
             reader.check_whole(turn)
             assert ("reset" in reader.seen) <= (reader.name in over)
-    # An ended turn runs again, with its call if the commit of the call's start is lost.
+    # A turn that had ended runs again. Its call also runs again if the commit of the call's start is lost.
     assert {site.model.effects[reader.name] for reader in site.near if reader.name not in over} == {1}
     assert {site.model.effects[name] for name in over if name.startswith("tool")} == {1}
     assert {site.model.effects[name] for name in over if name.startswith("text")} <= {1, 2}
 
 
 async def _until_commits_wait(postgres: Postgres) -> None:
-    """A process of Postgres applies the setting for all sessions, some time after the order to reload it."""
+    """Waits until commits wait for the standby. A process of Postgres applies the setting for all sessions only some
+    time after it was told to reload.
+    """
     async with postgres.connected() as one, postgres.connected() as other:
         committing: set[asyncio.Task[str]] = set()
         while not await other.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
@@ -80,7 +82,7 @@ async def _until_commits_wait(postgres: Postgres) -> None:
 
 
 async def test_a_request_is_not_acknowledged_while_its_commit_waits_for_a_standby(tmp_path: Path) -> None:
-    """After a cancelled wait, Postgres keeps such a commit on this machine, where a repeated request finds it."""
+    """When the wait is cancelled, Postgres keeps the commit on the primary, where a repeated request finds it."""
     async with own_postgres(tmp_path) as postgres:
         server = Server(postgres.url, tmp_path, {"TURNSTREAM_POSTGRES_TIMEOUT": "1"})
         await server.start()

@@ -1,4 +1,4 @@
-"""Two replicas behind the nginx of docs/deploy/nginx.conf."""
+"""Two replicas behind nginx, with docs/deploy/nginx.conf."""
 
 import asyncio
 import json
@@ -32,7 +32,9 @@ def held(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """`words` are the texts of the turns of one test; the model finds its gate by these."""
+    """The replicas of one test behind nginx. `words` are the messages of its turns, by which the model finds its
+    gates.
+    """
 
     model: Model
     replicas: tuple[Replica, Replica]
@@ -42,7 +44,7 @@ class Site:
     words: str
 
     async def begin(self) -> Said:
-        """Begins a turn in a new chat by one request, so that the replicas alternate."""
+        """Begins a turn in a new chat with one request, so that the replicas alternate."""
         answer = await self.client.json("POST", "/api/turns", 201, json=said(self.words))
         return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
 
@@ -112,7 +114,7 @@ async def test_heartbeats_carry_a_silent_stream_through_the_idle_timeout(it: Sit
         reader = Reader(client, turn.stream_url)
         async with asyncio.TaskGroup() as group:
             group.create_task(reader.follow())
-            await reader.until(lambda reader: reader.heartbeats >= 16)  # which is twice the timeout
+            await reader.until(lambda reader: reader.heartbeats >= 16)  # twice the timeout
             it.go_on()
         reader.check_whole(await it.client.json("GET", turn.url))
         assert reader.connections == 1

@@ -1,4 +1,6 @@
-"""A replica that has no memory left ends, so that its supervisor starts it again, and its turns go on elsewhere."""
+"""A replica that runs out of memory exits, so that its supervisor starts it again. Its turns continue on another
+replica.
+"""
 
 import resource
 from collections.abc import Iterable
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 TURNS = 3
 TO_SPARE = 60 << 20  # bytes
-# A replica that runs out of memory is silent for a while, and must not lose its turns for that.
+# A replica that runs out of memory is silent for a while. It must not lose its turns because of that silence.
 SETTINGS = {
     "TURNSTREAM_LEASE": "30",
     "TURNSTREAM_MAX_REPLY_CHARS": "1000000000",
@@ -51,7 +53,7 @@ async def test_a_replica_without_memory_for_huge_answers_ends_and_its_turns_cont
             limit = psutil.Process(full.pid).memory_info().vms + TO_SPARE
             resource.prlimit(full.pid, resource.RLIMIT_AS, (limit, limit))
             huge.open("middle")
-            assert await full.ended() != 0  # 1, unless a library was the first to need memory, and crashed
+            assert await full.ended() != 0  # the code is 1, unless a library got no memory first, and crashed
             for turn in turns:
                 reader = Reader(elsewhere, f"{turn_url(turn)}/stream")
                 await reader.follow()

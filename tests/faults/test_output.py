@@ -1,4 +1,6 @@
-"""Standard output and error lead to a full device, a closed pipe, or a pipe that nobody reads: the server serves."""
+"""Standard output and error lead to a full device, a closed pipe, or a pipe that nobody reads. The server continues to
+serve.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,9 +19,10 @@ from tests.support.reading import Reader
 pytestmark = pytest.mark.timeout(240)
 
 TURNS = 12
-NOISE = 200_000  # characters that each run of the tool prints and logs: more than the bound, together
+NOISE = 200_000  # characters that each run of the tool prints and logs; all runs together exceed the limit
 
-# The commands of the shell before it becomes the server, and whether lines get lost: a closed output gets none.
+# For each sink: the shell's commands before it becomes the server, and whether the server drops lines. A closed output
+# gets no lines, so none are dropped.
 SINKS = {
     "a full device": ("exec >/dev/full 2>&1", True),
     "a pipe whose reader has ended": ("mkfifo pipe-$$; exec 3<>pipe-$$ >pipe-$$ 2>&1; exec 3>&-", True),
@@ -75,7 +78,7 @@ async def test_turns_run_and_are_taken_over_and_a_server_starts_whatever_its_out
                 await model.until_reached("middle", TURNS)
                 assert (await dropped(client) + await dropped(elsewhere) > 0) == drops
                 await one.kill()
-                await model.until_reached("middle", TURNS + 1)  # taken over
+                await model.until_reached("middle", TURNS + 1)  # a turn is taken over
                 model.open("middle")
                 readers = [Reader(elsewhere, f"{turn_url(turn)}/stream") for turn in turns]
                 await asyncio.gather(*(reader.follow() for reader in readers))

@@ -1,4 +1,4 @@
-"""PgBouncer between the replicas and Postgres, in both of its modes."""
+"""PgBouncer between the replicas and Postgres, in its two pool modes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -39,7 +39,7 @@ def pgbouncer(folder: Path, mode: str) -> Pooler:
             f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 24\n"
         )
         program = path_of("PgBouncer")
-        account = account_for(postgres.folder, program, postgres.folder)  # it does not run as root either
+        account = account_for(postgres.folder, program, postgres.folder)  # PgBouncer does not run as root either
         process = await asyncio.create_subprocess_exec(*account.prefix, program, "-q", str(configuration))
         url = f"postgresql://{user}@127.0.0.1:{port}{urlsplit(postgres.url).path}"
         past = {"TURNSTREAM_SESSION_URL": postgres.url, "TURNSTREAM_STATEMENT_CACHE": "0"}

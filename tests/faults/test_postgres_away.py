@@ -13,7 +13,7 @@ from tests.support.http_client import Client, said
 
 pytestmark = pytest.mark.timeout(300)
 
-# Postgres is away for at least twice the lease; FAULTS_SECONDS_AWAY asks for longer.
+# Postgres is away for at least twice the lease. FAULTS_SECONDS_AWAY sets a longer time.
 AWAY = float(os.environ.get("FAULTS_SECONDS_AWAY", "0"))
 
 

@@ -1,5 +1,5 @@
-"""Postgres lives, but is frozen, read-only, impatient, full, or busy with DDL; it cuts sessions, or loses a backend; or
-all replicas were stopped for a while.
+"""Faults of a living Postgres: it is frozen, read-only, impatient, full, or busy with DDL, cuts sessions, or loses a
+backend. One fault stops all replicas for a while.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def frozen(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
-    """Postgres freezes for about a lease, repeatedly."""
+    """Freezes Postgres repeatedly, for about a lease each time."""
     for part in (0.6, 0.8, 0.9, 1.0, 1.2):
         with postgres.frozen():
             await asyncio.sleep(part * site.lease)
@@ -49,7 +49,7 @@ async def stalls(postgres: Postgres, site: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def postmaster_frozen(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """Connections work, and no new one can be opened."""
+    """Freezes the postmaster: existing connections work, but no new connection can be opened."""
     postmaster = psutil.Process(postgres.pid)
     postmaster.suspend()
     try:
@@ -60,7 +60,7 @@ async def postmaster_frozen(postgres: Postgres, _: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def read_only(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """Like a planned switchover: every session is cut, and new sessions can only read."""
+    """Makes Postgres read-only, like a planned switchover: every session is cut, and new sessions can only read."""
     async with _settings(postgres, default_transaction_read_only="on"):
         yield
 
@@ -73,28 +73,28 @@ async def locked(postgres: Postgres, _: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def locked_with_lock_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """The operator lets no statement wait for a lock."""
+    """Locks the tables, and lets no statement wait for a lock."""
     async with _settings(postgres, lock_timeout="100ms"), _locked(postgres):
         yield
 
 
 @asynccontextmanager
 async def locked_with_statement_timeout(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """The operator sets a short limit for statements."""
+    """Locks the tables, and sets a short time limit for statements."""
     async with _settings(postgres, statement_timeout="250ms"), _locked(postgres):
         yield
 
 
 @asynccontextmanager
 async def impatient_with_idle_sessions(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """Sessions inside a transaction have less time than a busy client needs between two statements."""
+    """Ends sessions that are idle in a transaction sooner than a busy client sends its next statement."""
     async with _settings(postgres, idle_in_transaction_session_timeout="5ms", idle_session_timeout="1s"):
         yield
 
 
 @asynccontextmanager
 async def all_connections_taken(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """Another client takes all connections, after the connections of the replicas were cut."""
+    """Cuts the connections of the replicas, and lets another client take all connections."""
     taken = [await asyncpg.connect(postgres.url)]
     try:
         while await taken[0].fetchval(_CUT_OTHERS, [each.get_server_pid() for each in taken]):
@@ -109,7 +109,9 @@ async def all_connections_taken(postgres: Postgres, _: Site) -> AsyncIterator[No
 
 @asynccontextmanager
 async def sessions_cut_again_and_again(postgres: Postgres, _: Site) -> AsyncIterator[None]:
-    """At last a backend is killed: Postgres trusts its memory no more, ends all others, and recovers."""
+    """Cuts all sessions several times, then kills a backend: Postgres no longer trusts its shared memory, ends all
+    other backends, and recovers.
+    """
     async with postgres.connected() as connection:
         for _time in range(5):
             while not await connection.fetchval(_BOTH_ARE_CONNECTED):  # noqa: ASYNC110, there is no event for this
@@ -122,7 +124,9 @@ async def sessions_cut_again_and_again(postgres: Postgres, _: Site) -> AsyncIter
 
 @asynccontextmanager
 async def all_replicas_stopped(_: Postgres, site: Site) -> AsyncIterator[None]:
-    """SIGSTOP: a pause of the machine. Whoever wakes first finds all leases expired."""
+    """Stops all replicas with SIGSTOP, as if the machine had paused. The first replica that wakes up finds all leases
+    expired.
+    """
     for replica in site.replicas:
         os.kill(replica.pid, signal.SIGSTOP)
     yield
@@ -132,7 +136,7 @@ async def all_replicas_stopped(_: Postgres, site: Site) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _settings(postgres: Postgres, **settings: str) -> AsyncIterator[None]:
-    """An operator changes settings and cuts all sessions, and later reverts both in the same way."""
+    """Changes settings and cuts all sessions, as an operator does. Reverts both in the same way."""
     await _administer(postgres, *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()))
     yield
     await _administer(postgres, "SET default_transaction_read_only = off", "ALTER SYSTEM RESET ALL")
@@ -146,7 +150,7 @@ async def _administer(postgres: Postgres, *statements: str) -> None:
 
 @asynccontextmanager
 async def _locked(postgres: Postgres) -> AsyncIterator[None]:
-    """DDL locks every table."""
+    """Locks every table, as DDL does."""
     async with postgres.connected() as connection:
         await connection.execute("SET lock_timeout = 0; SET statement_timeout = 0")
         rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -154,7 +158,7 @@ async def _locked(postgres: Postgres) -> AsyncIterator[None]:
         while not connection.is_in_transaction():
             try:
                 await connection.execute(f"BEGIN; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
-            except asyncpg.DeadlockDetectedError:  # with a transaction of a replica
+            except asyncpg.DeadlockDetectedError:  # a deadlock with a transaction of a replica
                 await connection.execute("ROLLBACK")
         yield
 
@@ -171,5 +175,5 @@ async def test_the_fleet_lives_and_no_turn_is_run_twice(tmp_path: Path, fault: F
     async with own_postgres(tmp_path) as postgres, fifty_turns(postgres.url, tmp_path) as site:
         async with fault(postgres, site):
             site.go_on()
-            await asyncio.sleep(2 * site.lease)  # the fault is a matter of time
+            await asyncio.sleep(2 * site.lease)  # the fault must last for longer than a lease
         await finish(site)

@@ -1,5 +1,5 @@
-"""Two replicas behind HAProxy and Caddy, with the files of docs/deploy. test_nginx.py tests the common behaviour of all
-proxies in more detail.
+"""Two replicas behind HAProxy and Caddy, with the files of docs/deploy. test_nginx.py tests in more detail what all
+proxies have in common.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def test_readers_survive_the_replica_that_they_read_from(it: Site) -> None
     for reader, turn in zip(readers, new, strict=True):
         reader.check_whole(await it.client.json("GET", turn_url(turn["assistant_turn"])))
         assert reader.turn.end == "turn_complete"
-    for _ in range(MANY):  # requests to the dead replica continue at the other replica
+    for _ in range(MANY):  # requests to the dead replica are sent to the other replica
         assert (await it.client.get("/api/models")).status_code == 200
     await it.replicas[0].start()
 

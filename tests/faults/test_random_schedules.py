@@ -1,8 +1,9 @@
-"""Three replicas on a Postgres with a standby: killed, stopped, frozen, with wrong clocks, while turns run and readers
-wander. Postgres is frozen, locked, read-only, cuts its sessions, crashes, and fails over.
+"""Three replicas on a Postgres with a standby, while turns run and readers change replicas. Replicas are killed,
+stopped or frozen, and may have wrong clocks. Postgres is frozen, locked or read-only, cuts its sessions, crashes, and
+fails over.
 
-The seed of a schedule, FAULTS_SEED, is printed. `make soak` draws one after another and keeps the seeds that failed in
-seeds.txt; each run of this test tries those again.
+The seed of a schedule, FAULTS_SEED, is printed. `make soak` draws schedules one after another and keeps the failed
+seeds in seeds.txt. Each run of this test tries these seeds again.
 """
 
 import asyncio
@@ -23,9 +24,9 @@ _NEW = 5 if FULL else 2
 SEEDS = Path(__file__).with_name("seeds.txt")
 
 
-@pytest.mark.timeout(1800)  # one that halts fails long before; a loaded machine needs minutes for one that does not
+@pytest.mark.timeout(1800)  # a halted schedule fails long before; a loaded machine needs minutes for a good one
 async def test_under_random_faults_every_turn_ends_and_every_reader_is_complete(tmp_path: Path) -> None:
-    """Seeds that have failed once, and new seeds."""
+    """Tries the seeds that have failed once, and new seeds."""
     seeds = [*map(int, SEEDS.read_text().split()), *(random.randrange(1_000_000) for _ in range(_NEW))]
     if "FAULTS_SEED" in os.environ:
         seeds = [int(os.environ["FAULTS_SEED"])]

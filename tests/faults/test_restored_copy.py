@@ -1,4 +1,4 @@
-"""A dump that was made in the middle of fifty turns is restored elsewhere."""
+"""A dump that was made in the middle of fifty turns is restored on another Postgres."""
 
 import asyncio
 from pathlib import Path

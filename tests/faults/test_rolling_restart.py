@@ -1,5 +1,5 @@
-"""A deployment: two replicas behind nginx are restarted, one after the other, under a hundred running turns; and one
-stops in the middle of a burst of messages.
+"""A deployment: two replicas behind nginx are restarted, one after the other, while a hundred turns run. Another test
+stops one replica in the middle of a burst of messages.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(300)
 
-# The state of each turn when its replica gets SIGTERM: it streams and is about to end, it streams for longer than the
-# grace period, it is in the middle of a tool, or between two rounds.
+# The state of each turn when its replica gets SIGTERM. The turn streams and is about to end, streams for longer than
+# the grace period, is in the middle of a tool, or is between two rounds.
 KINDS = ("ends", "talks", "acts", "pauses")
 TURNS = 100
 LATE = 10
-GRACE = 4.0  # seconds, on a quiet machine
-# No replica crashes here: turns change owners because they are released, never because a loaded replica was slow.
+GRACE = 4.0  # seconds on a quiet machine
+# No replica crashes here. Turns change owners because they are released, and never because a loaded replica was slow.
 LEASE = 30.0
 _RETRY_DELAY = 0.05  # seconds
 
@@ -44,7 +44,7 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass
 class Load:
-    """Turns that go through the proxy, and their readers."""
+    """The turns that go through the proxy, and their readers."""
 
     url: str
     token: str
@@ -59,12 +59,12 @@ class Load:
         self.group.create_task(self._read(turn))
 
     async def _read(self, turn: Json) -> None:
-        async with Client(self.url, token=self.token) as client:  # which has a hundred connections at most
+        async with Client(self.url, token=self.token) as client:  # a client has a hundred connections at most
             reader = self.readers[turn["id"]] = Reader(client, f"{turn_url(turn)}/stream")
             await reader.follow()
 
     async def _post(self, words: str) -> Json:
-        """Posts with an idempotency key, and repeats the request until an answer, so that there is one turn."""
+        """Posts with an idempotency key, and repeats the request until it gets an answer, so that there is one turn."""
         while True:
             try:
                 answer = await self.client.post("/api/turns", json=said(words), headers={"Idempotency-Key": words})
@@ -74,7 +74,7 @@ class Load:
             if answer.status_code == 201:
                 turn: Json = answer.json()["assistant_turn"]
                 return turn
-            # 504: nginx gave up on a replica that a loaded machine keeps from answering.
+            # 504 means that nginx gave up waiting for a replica on a loaded machine.
             assert answer.status_code in {502, 503, 504}, answer.text
             await asyncio.sleep(_RETRY_DELAY)
 
@@ -87,7 +87,7 @@ async def _is_not_ready(replica: Replica) -> None:
 
 
 async def _restart(replica: Replica, load: Load, model: Model, ending: Sequence[str]) -> None:
-    """`ending` are turns that end while the replica drains."""
+    """Restarts the replica. The turns in `ending` end while the replica drains."""
     assert await replica.turns_running() > 0
     gone = asyncio.create_task(replica.terminate())
     await _is_not_ready(replica)
@@ -171,7 +171,7 @@ async def test_a_server_that_stops_in_a_burst_of_messages_takes_or_refuses_each_
 
 
 async def _post_once(client: Client, words: str) -> httpx2.Response | None:
-    """None if the server ended before its answer."""
+    """Posts once. Returns None if the server exited before its answer."""
     try:
         return await client.post("/api/turns", headers={"Idempotency-Key": words}, json=said(words))
     except httpx2.TransportError:

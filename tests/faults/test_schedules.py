@@ -1,6 +1,7 @@
-"""A schedule with a tick per second on three servers that are killed in turns, and paused: every tick exactly once.
+"""A schedule with a tick per second on three servers that are killed in turns, and paused. Every tick runs exactly
+once.
 
-SCHEDULE_SECONDS makes it longer, SCHEDULE_PAUSE the pauses: 700 and 600 are the long run.
+SCHEDULE_SECONDS sets the duration, and SCHEDULE_PAUSE the length of the pauses: 700 and 600 are the long run.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ def _answer(_: Call) -> list[Step]:
 
 
 async def _ticked(connection: asyncpg.Connection, until: datetime) -> None:
-    """Waits until the run of the tick `until` has ended, and all before it."""
+    """Waits until the run of the tick `until`, and all earlier runs, have ended."""
     while True:
         row = await connection.fetchrow(
             "SELECT count(*) FILTER (WHERE state <> 'ended' AND tick <= $1) AS open, max(tick) AS last"
@@ -67,7 +68,7 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
             left = _SECONDS - (now - begin).total_seconds()
             if left < 0 and pauses:
                 break
-            if number % 4 == 3 and (left > _PAUSE or not pauses):  # all at once, for longer than a lease
+            if number % 4 == 3 and (left > _PAUSE or not pauses):  # pause all at once, for longer than a lease
                 pauses += 1
                 for each in three:
                     _signal(each, signal.SIGSTOP)
@@ -80,12 +81,12 @@ async def test_every_tick_is_run_exactly_once_while_servers_are_killed_and_pause
         last = await connection.fetchval("SELECT clock_timestamp()")
         await _ticked(connection, last - timedelta(seconds=1))
         async with Client(three[0].url) as client:
-            # A server that was paused answers 503 until its lease is its own again.
+            # After a pause, a server answers 503 until it has renewed its lease.
             path = f"/api/schedules/{created.json()['id']}"
             while (deleted := await client.delete(path)).status_code == 503:  # noqa: ASYNC110, the server names the time
                 await asyncio.sleep(float(deleted.headers["retry-after"]))
             assert deleted.status_code == 200, deleted.text
-        # Counted from the turns, which are not the schedule's own rows.
+        # The ticks are counted from the turns, because the schedule's own rows could be wrong.
         keys = await connection.fetch(
             "SELECT split_part(key, '/', 3)::timestamptz AS tick, turn_id FROM idempotency_keys"
             " WHERE key LIKE 'schedule/%' ORDER BY 1"

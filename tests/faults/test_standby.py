@@ -1,4 +1,6 @@
-"""Reads on a hot standby: their age, the changes that they never miss, and the primary as their fallback."""
+"""Reads on a hot standby: the age of their data, the changes that they never miss, and the primary as their
+fallback.
+"""
 
 import asyncio
 import signal
@@ -39,14 +41,14 @@ IN_TRANSACTION = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in t
 
 @dataclass(frozen=True)
 class LaggingPair:
-    """No commit waits for the standby."""
+    """A pair in which no commit waits for the standby."""
 
     primary: Postgres
     standby: Postgres
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Uses the role of the API, so that row-level security applies on the standby, too."""
+        """Returns settings with the role of the API, so that row-level security applies on the standby, too."""
         parts = urlsplit(self.standby.url)
         url = parts._replace(netloc=f"{API_ROLE}@").geturl()
         return {"standby_url": url, "standby_staleness": STALENESS}
@@ -73,7 +75,7 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Laggin
 
 @module_fixture
 async def sites(pair: LaggingPair) -> AsyncIterator[tuple[Server, Server]]:
-    """Two replicas on the pair, which leave a standby that is away alone for a moment only."""
+    """Yields two replicas on the pair. After a failed read, they try the standby again within a moment."""
     patch = pytest.MonkeyPatch()
     patch.setattr(standby_module, "_PAUSE", 0.05)
     async with (
@@ -92,7 +94,7 @@ async def clients(sites: tuple[Server, Server]) -> AsyncIterator[tuple[Client, C
 
 
 async def from_standby(client: Client, path: str, **params: Any) -> httpx2.Response:
-    """The answer, once it is one of the standby."""
+    """Repeats the read until the standby answers, and returns this answer."""
     asked = monotonic()
     while "age" not in (answer := await client.get(path, params=params, headers=OLD)).headers:
         assert answer.status_code == 200, answer.text
@@ -103,7 +105,9 @@ async def from_standby(client: Client, path: str, **params: Any) -> httpx2.Respo
 
 
 def is_old(answer: httpx2.Response, most: float, asked: float) -> bool:
-    """Whether it was at most so many seconds old when it was asked for; `Age` is that when it was sent."""
+    """Returns whether the answer was at most `most` seconds old at the time of its request. `Age` gives the age at
+    which the answer was sent.
+    """
     return 0 <= int(answer.headers["age"]) <= most + (monotonic() - asked) + 1
 
 
@@ -132,7 +136,7 @@ async def test_an_ended_turn_is_read_on_the_standby_as_on_the_primary(clients: t
         while (old := await from_standby(other, path, **params)).json() != (
             now := (await other.get(path, params=params)).json()
         ):
-            assert len(str(old.json())) <= len(str(now)), path  # it was not there yet
+            assert len(str(old.json())) <= len(str(now)), path  # the standby had less
     now = await other.events(f"{turn_url(turn)}/stream")
     streamed = await from_standby(other, f"{turn_url(turn)}/stream")
     assert streamed.headers["content-type"].startswith("text/event-stream")
@@ -190,7 +194,7 @@ async def test_a_search_misses_nothing_that_the_standby_has_and_has_not_indexed(
     async with pair.primary.connected() as connection:
         await connection.execute(
             "SELECT pg_advisory_lock('search_pending'::regclass::oid::bigint)"
-        )  # nothing is indexed
+        )  # while the lock is held, nothing is indexed
         turn, before = await ended_turn(client, "a word about herons"), outcomes()
         await from_standby(client, turn_url(turn))
         while outcomes()["unfinished"] == before["unfinished"]:
@@ -204,10 +208,12 @@ async def test_a_search_misses_nothing_that_the_standby_has_and_has_not_indexed(
 async def test_a_session_sees_its_own_changes_on_every_replica_while_the_standby_lags(
     pair: LaggingPair, clients: tuple[Client, Client], record_property: Any
 ) -> None:
-    """Each read accepts an age up to one of the last changes, in whole seconds, and must show that change."""
+    """Each read accepts an age that reaches back to one of the last changes, in whole seconds, and must show that
+    change.
+    """
     await execute(pair.standby, "ALTER SYSTEM SET recovery_min_apply_delay = '300ms'", "SELECT pg_reload_conf()")
     chat = await clients[0].chat(title="0")
-    changes: list[float] = []  # when the answer to each came
+    changes: list[float] = []  # the time of each change's answer
     by_standby = Counter[int]()
     while by_standby.total() < 200:
         number = len(changes)
@@ -256,7 +262,7 @@ async def test_a_query_that_conflicts_with_recovery_is_repeated_on_the_primary(
 async def test_a_conflict_with_recovery_between_two_queries_costs_no_other_read(
     pair: LaggingPair, sites: tuple[Server, Server], clients: tuple[Client, Client]
 ) -> None:
-    """Postgres ends the session then."""
+    """In a conflict with recovery, Postgres ends the session."""
     await from_standby(clients[0], turn_url(await ended_turn(clients[0])))
     await execute(pair.standby, "ALTER SYSTEM SET max_standby_streaming_delay = 0", "SELECT pg_reload_conf()")
     reads = sites[0].app.state.services.reads
@@ -281,7 +287,7 @@ async def test_a_conflict_with_recovery_between_two_queries_costs_no_other_read(
 
 
 async def vacuum_under_queries(pair: LaggingPair) -> None:
-    """Removes rows that a query of the standby may still see."""
+    """Removes rows that a query on the standby may still need."""
     async with pair.standby.connected() as standby:
         while not await standby.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -331,7 +337,7 @@ async def test_a_standby_that_freezes_or_dies_under_reads_is_no_error(
     await pair.standby.stop(signal.SIGQUIT)
     await asyncio.gather(*reading)
     assert (await other.get("/readyz")).status_code == 200
-    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # if the standby is unavailable
+    async with serving(pair.primary.url, port=3, **pair.settings) as started:  # started although the standby is away
         token = await started.token("ada")
         async with Client(started.url, token=token) as third:
             assert "age" not in (await third.get(turn_url(turn), headers=OLD)).headers
@@ -340,7 +346,7 @@ async def test_a_standby_that_freezes_or_dies_under_reads_is_no_error(
 
 
 async def read_until_away(client: Client, turn: Json) -> None:
-    """Reads as long as the standby answers, and once more."""
+    """Reads until the standby is unavailable. The last read is answered by the primary."""
     before = outcomes()
     while outcomes()["away"] == before["away"]:
         answer = await client.get(turn_url(turn), headers=OLD)
@@ -350,7 +356,7 @@ async def read_until_away(client: Client, turn: Json) -> None:
 async def test_a_promoted_standby_answers_only_as_long_as_it_is_not_too_old(
     pair: LaggingPair, clients: tuple[Client, Client]
 ) -> None:
-    """The last test of the pair."""
+    """This test must be the last on the pair."""
     client, _ = clients
     turn = await ended_turn(client)
     await from_standby(client, turn_url(turn))

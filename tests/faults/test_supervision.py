@@ -68,7 +68,7 @@ async def test_a_second_server_with_the_host_name_and_port_of_a_living_one_takes
 async def test_a_server_that_is_killed_and_started_again_has_its_turns_at_once(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The lease has an hour left, but the session has ended."""
+    """The lease of the killed server would last for an hour, but its session has ended."""
     async with model_api(held) as model:
         server = replica_with(database_url, tmp_path, model, {"TURNSTREAM_LEASE": "3600"})
         try:
@@ -89,7 +89,7 @@ async def test_a_server_that_is_killed_and_started_again_has_its_turns_at_once(
 @pytest.mark.full
 async def test_an_embedded_postgres_that_is_killed_is_started_again_under_its_turns(tmp_path: Path) -> None:
     async with model_api(held) as model:
-        # Without DATABASE_URL it has a Postgres of its own.
+        # Without DATABASE_URL, the server runs a Postgres of its own.
         server = replica_with("", tmp_path, model, {"TURNSTREAM_DATA_DIR": str(tmp_path / "data")})
         try:
             await server.start()
@@ -154,7 +154,7 @@ async def test_a_process_that_is_frozen_is_replaced_and_its_turns_end_whole(data
             await until_both_serve(client)
             posted: list[Json] = []
             while not posted or not all((await running(client)).values()):
-                async with Client(server.url) as other:  # a connection of its own, for either
+                async with Client(server.url) as other:  # a new connection, which either process may accept
                     posted.append(await other.json("POST", "/api/turns", 201, json=said("Go")))
             readers = [Reader(client, f"{turn_url(each['assistant_turn'])}/stream") for each in posted]
             async with asyncio.TaskGroup() as group:
@@ -193,7 +193,7 @@ async def test_a_process_that_is_frozen_while_all_are_stopped_does_not_keep_the_
 async def test_processes_that_stood_still_together_with_the_one_that_watches_are_kept(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Like on a suspended machine: no process has sent a sign of life."""
+    """The processes look as on a machine that was suspended: none has sent a sign of life."""
     server = TwoProcesses(database_url, tmp_path, {"TURNSTREAM_LEASE": "2"})
     await server.start()
     try:
@@ -206,7 +206,7 @@ async def test_processes_that_stood_still_together_with_the_one_that_watches_are
             await asyncio.sleep(3)  # longer than a lease
             for each in (psutil.Process(server.pid), *processes):
                 each.resume()
-            await asyncio.sleep(0.5)  # a part of one
+            await asyncio.sleep(0.5)  # shorter than a lease
         await asyncio.sleep(2)
         assert server.processes() == processes
         assert "process.silent" not in server.logs
@@ -275,7 +275,7 @@ async def test_systemd_gets_signs_of_life_for_as_long_as_a_process_is_not_frozen
 
 
 async def test_signs_of_life_of_another_process_are_not_sent(database_url: str, tmp_path: Path) -> None:
-    """WATCHDOG_PID names the process that systemd watches; its children have the variables, too."""
+    """WATCHDOG_PID names the process that systemd watches. The children of this process inherit the variables."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         watchdog = {

@@ -1,4 +1,6 @@
-"""Servers that are killed at the edges of a trigger's message, which is sent again: one turn and run for each id."""
+"""Servers that are killed just before or after a trigger's message is stored. The message is sent again: each id has
+one turn and one run.
+"""
 
 import asyncio
 import time
@@ -35,7 +37,9 @@ async def until(found: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def held(database_url: str, table: str) -> AsyncIterator[None]:
-    """Locks the table against writes. Waiting writes end without effect."""
+    """Locks the table against writes. At the end, the sessions of waiting writes are terminated, so that these writes
+    have no effect.
+    """
     async with connection_to(database_url) as rows, rows.transaction():
         await rows.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         yield
@@ -62,7 +66,7 @@ async def test_each_message_has_one_turn_and_one_run_after_kills_at_all_its_edge
             return turn
 
         async def lost(id: str, table: str) -> None:
-            """The server of a message dies before its write to the table."""
+            """Kills the server of a message before its write to the table."""
             async with held(database_url, table):
                 sending = asyncio.create_task(send(id))
                 await until(lambda: rows.fetchval(LOCKED))

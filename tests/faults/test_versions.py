@@ -1,4 +1,6 @@
-"""A deploy with a migration: servers of the version before beside servers of this one, in one cell and in two."""
+"""A deploy with a migration: servers of the previous version run beside servers of this version, in one cell and in
+two.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,7 @@ from turnstream.storage.migrations import downgrade_in_thread, newest_revision, 
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.needs("git")]
 
-# Tables in which servers write by themselves.
+# Tables in which servers write without any request.
 BUSY = (
     *("activity", "journal_ticks", "open_text", "replicas", "sweeps"),
     *("search_backlog", "search_chats", "search_pending", "search_segments", "search_texts"),
@@ -74,7 +76,9 @@ async def test_lists_searches_and_cursors_of_one_version_are_good_at_the_other(
 async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
     before: VersionBefore, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """The older version continues beside a newer version, but starts only with its own tables, and tells why."""
+    """The older version continues beside a newer version. But it starts only with its own tables, and logs why it does
+    not start.
+    """
     async with two_versions(before, empty_database_url, tmp_path) as it:
         await it.begin("old", "before the migration")
         await it.deploy()
@@ -103,8 +107,8 @@ async def test_a_deploy_is_taken_back_while_turns_run_on_the_version_before(
 async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_calls_run_once(
     before: VersionBefore, empty_database_url: str, tmp_path: Path, victim: Version, survivor: Version
 ) -> None:
-    """Versions before the budgets of families count the use of each agent separately."""
-    budget = 90  # tokens, of which each round uses fifteen
+    """Versions that have no budgets of families count the use of each agent separately."""
+    budget = 90  # tokens; each round uses fifteen
 
     def tools(model: Model) -> str:
         return f"""
@@ -145,7 +149,7 @@ async def test_families_with_a_budget_that_two_versions_run_end_by_it_and_their_
             assert (agent["status"], agent["error"]["type"]) == ("error", "budget")
             assert (turn["error"] or {"type": "budget"})["type"] == "budget"
             ends.append((turn["status"], sum((*turn["usage"].values(), *agent["usage"].values()))))
-        # A call that was killed is charged by its request, which no usage shows.
+        # A killed call is charged with the tokens of its request, which appear in no usage.
         assert all(budget / 2 < used <= 2 * budget for _, used in ends), ends
         if survivor == "new":
             assert ends[-1] == ("error", budget), "the last family was of this version alone"
@@ -248,12 +252,12 @@ class Cell:
         return next(word for word in printed.split() if word.startswith(f"ts_{self.name}_"))
 
     async def move_owner(self, to: "Cell") -> tuple[int | None, str]:
-        """Moves the owner with this version."""
+        """Moves the owner, with the command of this version."""
         move = ("owners", "move", self.owner, "--to", to.name, "--url", to.database_url)
         return await self.replica.turnstream(*move, PYTHONPATH=str(ROOT))
 
     async def cell_of(self, token: str) -> tuple[int, str | None]:
-        """The status of a request, and which cell the answer names."""
+        """Returns the status of a request, and the cell that the answer names."""
         async with Client(self.replica.url, token=token) as client:
             answer = await client.get("/api/chats")
         return answer.status_code, answer.headers.get("turnstream-cell")
@@ -264,7 +268,7 @@ class Cell:
 
 @asynccontextmanager
 async def two_cells(before: VersionBefore, urls: Sequence[str], folder: Path) -> AsyncIterator[tuple[Cell, Cell]]:
-    """The first one is of the version before."""
+    """Yields two cells. The first cell has the previous version."""
     async with model_api(script) as model:
         old = replica_with(urls[0], folder, model, {"TURNSTREAM_CELL": "07", "PYTHONPATH": before.python_path})
         new = replica_with(urls[1], folder, model, {"TURNSTREAM_CELL": "08"})
@@ -305,5 +309,5 @@ async def test_cells_of_two_versions_work_beside_each_other_and_an_owner_moves_w
         assert (refused, await new.cell_of(of_old)) == ((421, "08"), (200, None))
         for turn, token in zip(said, (of_old, of_new), strict=True):
             async with Client(new.replica.url, token=token) as client:
-                members: dict[str, object] = {"jobs": [], "reports": [], "author": None}  # of this version
+                members: dict[str, object] = {"jobs": [], "reports": [], "author": None}  # only this version has these
                 assert await client.json("GET", turn.url) == members | turn.assistant

@@ -1,4 +1,4 @@
-"""Postgres is well, and the way to it is not: one replica is cut off, or the address leads to a standby."""
+"""Postgres works, but the network to it does not: one replica is cut off, or the address leads to a standby."""
 
 import asyncio
 import os
@@ -29,15 +29,15 @@ async def test_an_address_that_leads_to_a_standby_before_its_promotion_ends_no_r
         site.go_on()
         for replica in site.replicas:
             async with Client(replica.url) as client:
-                for _ in range(5):  # also after it has connected there
+                for _ in range(5):  # the refusal stays the same after the replica has connected to the standby
                     await refusal(client, "POST", "/api/turns", json=said("Is anybody there?"))
         await pair.promote()
         await finish(site)
 
 
 async def test_connections_that_end_in_a_hole_are_replaced_before_the_lease_expires(tmp_path: Path) -> None:
-    """The machine at the other end has vanished without closing its connections."""
-    seconds = LEASE * slowdown() / 2  # as by default
+    """The machine at the other end of the connections has vanished without closing them."""
+    seconds = LEASE * slowdown() / 2  # half of a lease, as by default
     async with (
         own_postgres(tmp_path) as postgres,
         _one_behind_a_proxy(postgres.url, tmp_path, TURNSTREAM_POSTGRES_TIMEOUT=str(seconds)) as (site, way),
@@ -54,7 +54,7 @@ async def test_a_replica_that_is_cut_off_for_longer_than_its_lease_is_fenced_and
         cut_off, other = site.replicas
         before = await site.watch.owners()
         way.swallow()
-        site.go_on()  # also while no replica knows that these turns have another owner
+        site.go_on()  # no replica knows yet that these turns have another owner
         while cut_off.port in (await site.watch.owners()).values():  # noqa: ASYNC110, there is no event for this
             await asyncio.sleep(0.05)
         way.heal()

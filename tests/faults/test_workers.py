@@ -1,4 +1,4 @@
-"""`turnstream serve --workers 2`: two processes on one port, and one that watches over them."""
+"""`turnstream serve --workers 2`: two processes on one port, and a third process that supervises them."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(240)
 
-MANY = 16  # all of them at one process is one chance in 32,768
+MANY = 16  # the chance that one process gets them all is one in 32,768
 
 
 def held(call: Call) -> Iterable[Step]:
@@ -35,7 +35,7 @@ async def model() -> AsyncIterator[Model]:
 
 @pytest.fixture
 async def server(database_url: str, tmp_path: Path, model: Model) -> AsyncIterator[TwoProcesses]:
-    # Without a journal only the process that runs a turn has the text of a block that is still open.
+    # Without a journal, only the process that runs a turn has the text of its open block.
     settings = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "TURNSTREAM_JOURNAL_INTERVAL": "3600"}
     browsers = {"TURNSTREAM_ROOT_PATH": "/chat", "TURNSTREAM_URL_TOKENS": "true"}
     server = TwoProcesses(database_url, tmp_path, settings | browsers)
@@ -52,10 +52,12 @@ async def begin(client: Client, words: str = "Go") -> Said:
 
 
 async def begin_on_both(server: TwoProcesses, token: str | None = None) -> list[Said]:
-    """The turns, once they run. On a busy machine some are queued first; a reader that comes then has the journal."""
+    """Begins turns until both processes have some. Returns the turns when they run. On a busy machine some turns are
+    queued first, and their readers get the text from the journal.
+    """
     turns = []
     for _ in range(MANY):
-        async with Client(server.url, token=token) as client:  # a connection of its own, for either
+        async with Client(server.url, token=token) as client:  # a new connection, which either process may accept
             turns.append(await begin(client))
             while (await client.json("GET", turns[-1].url))["status"] == "queued":  # noqa: ASYNC110, of another process
                 await asyncio.sleep(0.05)
@@ -120,7 +122,7 @@ async def test_a_process_that_dies_takes_nothing_along(server: TwoProcesses, mod
 async def test_signals_that_reach_all_processes_cut_no_turn_off_and_a_second_one_does(
     server: TwoProcesses, model: Model
 ) -> None:
-    """systemd, and a terminal at Ctrl-C, send their signal to each process, like the supervising process."""
+    """systemd, and a terminal at Ctrl-C, send the signal to every process, as the supervising process does."""
     await server.restart(TURNSTREAM_GRACE_PERIOD="600")
     async with Client(server.url) as client:
         await until_both_serve(client)

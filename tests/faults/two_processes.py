@@ -1,4 +1,4 @@
-"""`turnstream serve --workers 2` as processes that tests may kill and freeze."""
+"""`turnstream serve --workers 2`, as processes that tests may kill and freeze."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ class TwoProcesses(Server):
 
 
 async def running(client: Client) -> dict[str, float]:
-    """The number of turns that each process runs."""
+    """Returns the number of turns that each process runs."""
     families = text_string_to_metric_families((await client.get("/metrics")).text)
     samples = [sample for family in families for sample in family.samples]
     return {s.labels["process"]: s.value for s in samples if s.name == "turnstream_turns_running"}

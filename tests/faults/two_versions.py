@@ -1,5 +1,5 @@
-"""A replica of the version before and one of this version on one database, with row-level security: a stage for deploys
-with a migration.
+"""A replica of the previous version and a replica of this version on one database with row-level security: the stage
+for deploys with a migration.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from turnstream.storage.row_security import embedded_api_url
 
 Version = Literal["old", "new"]
 
-# The state of a turn at the deploy: in a text, in a tool, or waiting for approval. The first two kinds continue while
-# both replicas live, the others after the death of one replica.
+# The state of a turn at the deploy: in the middle of a text, in a tool, or waiting for approval. The turns of the first
+# two kinds continue while both replicas live, and the other turns continue after one replica has died.
 KINDS = ("ends", "agrees", "talks", "acts", "asks")
 EACH = 2
 
 
 def script(call: Call) -> Iterable[Step]:
-    if call.words.startswith("scouts"):  # without end, but for a budget
+    if call.words.startswith("scouts"):  # endless, until a budget ends it
         return (Gate("scouts"), Use("act", {"word": f"{call.words}, time {call.rounds}"}))
     if call.rounds == 1:
         return ("It is done.",)
@@ -56,7 +56,7 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Posted:
-    """A turn that was posted at the replica `at`, and its reader on each replica."""
+    """A turn that was posted to the replica `at`, with its reader on each replica."""
 
     words: str
     at: Version
@@ -76,7 +76,7 @@ class Posted:
         return any(reader.turn.end is not None for reader in self.readers.values())
 
     def texts(self, *, taken_over: bool) -> list[str]:
-        """The texts of the script for this kind, without calls."""
+        """Returns the texts that the script writes for this kind of turn, without calls."""
         match self.kind:
             case "ends":
                 return ["I talk on.", "ok", "It is done."]
@@ -95,8 +95,8 @@ class Posted:
 
 @dataclass(frozen=True)
 class Fleet:
-    """`clients` has the client of each replica, until its kill. `taken_over` has the texts of turns that continued at
-    another replica, with true for a charged crash.
+    """The two replicas. `clients` has the client of each replica until its kill. `taken_over` has the texts of turns
+    that another replica has continued. For each text, the value is true if the crash was charged.
     """
 
     model: Model
@@ -113,7 +113,7 @@ class Fleet:
         return posted
 
     def read(self, version: Version) -> None:
-        """Every turn gets a reader there."""
+        """Gives every turn a reader on this replica."""
         for posted in self.posted:
             if version not in posted.readers:
                 path = f"{turn_url(posted.turn)}/stream"
@@ -121,7 +121,7 @@ class Fleet:
                 self.group.create_task(reader.follow())
 
     async def begin(self, at: Version, when: str) -> None:
-        """Begins turns of each kind. Returns when all have reached their state."""
+        """Begins turns of each kind. Returns when all turns have reached their state."""
         before = {gate: self.model.stopped_at(gate) for gate in ("ends", "talks", "effect")}
         words = [f"{kind} {number} {when}, at the {at} version" for kind in KINDS for number in range(EACH)]
         posted = await asyncio.gather(*(self.post(at, each) for each in words))
@@ -135,7 +135,7 @@ class Fleet:
         assert running == {self.replicas[at].port}
 
     async def deploy(self) -> None:
-        """Starts the new version, which migrates while the old version works."""
+        """Starts the new version, which migrates the database while the old version serves."""
         started = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._use_old_version(started))
@@ -160,7 +160,7 @@ class Fleet:
         return found
 
     async def end(self, *kinds: str, allowed_at: Version) -> None:
-        """Lets open turns of these kinds go on, and returns when all their readers are at the end."""
+        """Lets the open turns of these kinds continue, and returns when all their readers have received the end."""
         ending = [posted for posted in self.posted if posted.kind in kinds and not posted.ended]
         for kind in kinds:
             self.model.open(kind)
@@ -181,7 +181,7 @@ class Fleet:
         assert answer.status_code == 202, answer.text
 
     async def kill(self, victim: Version, survivor: Version) -> None:
-        """Kills a replica, like the loss of a machine: its clients reconnect to the other replica."""
+        """Kills a replica, as if its machine were lost. Its clients reconnect to the other replica."""
         await self._note_turns_of(victim, charged=True)
         await self.replicas[victim].kill()
         self.clients[victim].base_url = self.replicas[survivor].url
@@ -198,7 +198,9 @@ class Fleet:
         self.taken_over.update({each.words: charged for each in running})
 
     async def check_all(self) -> None:
-        """Every turn and every reader is whole, no turn ran twice, and nothing else did."""
+        """Checks that every turn and every reader is complete, that only turns of a killed replica ran twice, and that
+        no effect happened twice.
+        """
         for posted in self.posted:
             texts = posted.texts(taken_over=posted.words in self.taken_over)
             for version in self.clients:
@@ -221,7 +223,9 @@ class Fleet:
                 assert event not in replica.logs, replica.logs
 
     async def check_lists(self) -> None:
-        """Both list, page and find the same. A cursor and an idempotency key of one are good at the other."""
+        """Checks that both versions list, page and find the same. A cursor or an idempotency key of one version is
+        valid in the other.
+        """
         whole = {version: await self._chats(version, "limit=200") for version in self.clients}
         assert whole["old"] == whole["new"] == await self._pages(itertools.cycle(self.clients))
         assert len(whole["old"]) == len({each.turn["chat_id"] for each in self.posted})
@@ -236,7 +240,7 @@ class Fleet:
         return [chat["id"] for chat in (await self._get(version, f"/api/chats?{query}"))["chats"]]
 
     async def _pages(self, versions: Iterator[Version]) -> list[str]:
-        """Reads each page from a different version."""
+        """Reads the pages alternately from the two versions."""
         chats: list[str] = []
         place = ""
         for version in versions:
@@ -248,7 +252,7 @@ class Fleet:
         return chats
 
     async def check_feeds(self) -> None:
-        """A feed that began at one version continues at the other version."""
+        """Checks that a feed that began at one version continues at the other version."""
         for here, there in itertools.permutations(self.clients):
             async with self.clients[here].follow("/api/stream") as events:
                 await self.post(here, f"calm while the feed is read at the {here} version")
@@ -264,8 +268,9 @@ class Fleet:
 async def two_versions(
     before: VersionBefore, url: str, folder: Path, tools: Callable[[Model], str] | None = None, **more: str
 ) -> AsyncIterator[Fleet]:
-    """The old replica has migrated the empty database of `url`; the new replica is not started. `tools` is the content
-    of their tools file, instead of Python tools; `more` are further variables of both.
+    """Yields the fleet. The old replica has migrated the empty database of `url`; the new replica is not started yet.
+    `tools` returns the content of their tools file, which replaces Python tools. `more` are further variables of both
+    replicas.
     """
     api_url = await embedded_api_url(url)
     settings = {"TURNSTREAM_LEASE": str(LEASE * slowdown()), "TURNSTREAM_API_DATABASE_URL": api_url, **more}

@@ -1,5 +1,5 @@
-"""The code of this repository as it was before its newest migration, or at the commit `VERSION_BEFORE`, taken from the
-history of git.
+"""The code of this repository as it was before its newest migration, or at the commit in `VERSION_BEFORE`, taken from
+the history of git.
 """
 
 import io
@@ -25,29 +25,33 @@ _PARTS = (
 
 
 class NoHistory(Exception):
-    """The history does not reach back so far: this is no clone, or a shallow one."""
+    """Raised if the history does not reach back so far, because this is no clone or a shallow one."""
 
 
 @dataclass(frozen=True)
 class VersionBefore:
-    """The version with its code in `folder`; `revision` is its newest migration."""
+    """A version whose code is in `folder`. `revision` is its newest migration."""
 
     folder: Path
     revision: str
 
     @property
     def python_path(self) -> str:
-        """The package was `app` itself before it was in that folder."""
+        """The value of PYTHONPATH. In older versions `app` itself is the package."""
         source = self.folder / "app"
         return f"{self.folder}:{source}" if (source / "turnstream").is_dir() else str(self.folder)
 
     async def check_revision(self, url: str) -> None:
-        """A database that only this version has migrated, which proves that no server used the code of the tree."""
+        """Checks that only this version has migrated the database, which proves that no server used the code of the
+        tree.
+        """
         assert await present_revision(url) == self.revision != newest_revision()
 
 
 def unpack_version_before(folder: Path, migration: str | None = None) -> VersionBefore:
-    """The code before the migration of this name (numbers change), or before the newest one. Raises NoHistory."""
+    """Unpacks the code as it was before the migration of this name, or before the newest migration. The migration is
+    found by name because numbers change. Raises NoHistory.
+    """
     if _git("rev-parse", "--show-toplevel").decode().strip() != str(ROOT):
         raise NoHistory("this tree is no clone of the repository")
     with tarfile.open(fileobj=io.BytesIO(_git("archive", _commit_before(migration), "--", *_PARTS))) as archive:
@@ -57,8 +61,8 @@ def unpack_version_before(folder: Path, migration: str | None = None) -> Version
 
 
 def _install(folder: Path) -> None:
-    """The entry points of this version replace the entry points of the tree, because the first distribution on the path
-    counts.
+    """Replaces the entry points of the tree by those of this version, because the first distribution on the path
+    applies.
     """
     for file in (ROOT / "pyproject.toml", *ROOT.glob("app/*/pyproject.toml")):
         now = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
@@ -77,8 +81,8 @@ def _install(folder: Path) -> None:
 
 
 def _commit_before(migration: str | None) -> str:
-    """The parent of the commit that added the migration: later ones may have changed it. A merge counts as one
-    commit. The last commit, if the migration is not committed yet.
+    """Returns the parent of the commit that added the migration, because later commits may have changed it. A merge
+    counts as one commit. Returns the last commit if the migration is not committed yet.
     """
     if migration is None and (named := os.environ.get("VERSION_BEFORE")):
         return named
@@ -94,7 +98,7 @@ def _revisions(migrations: Path) -> list[str]:
 
 
 def _git(*arguments: str) -> bytes:
-    # A clone may belong to a different user from the user of the tests.
+    # The clone may belong to another user than the user who runs the tests.
     command = ("git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments)
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Reads of the database by a test: attempts, owners and charged recoveries of turns, leases of replicas."""
+"""What a test reads from the database: attempts, owners and charged recoveries of turns, and leases of replicas."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-# Progress resets the recoveries of a turn, so each one is recorded when it is charged, and each death, too. Attempts
-# are numbered by random steps, so each one is recorded when it begins.
+# Progress resets the recoveries of a turn, so each recovery and each death is recorded when it is charged. Attempts are
+# numbered by random steps, so each attempt is recorded when it begins.
 _NOTES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
     CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
@@ -41,11 +41,13 @@ class Watch:
             await connection.execute(_NOTES)
 
     async def charged(self) -> int:
-        """How many recoveries and deaths turns were charged; both at once are one."""
+        """Returns how many recoveries and deaths were charged to turns. A recovery and a death in one write count
+        once.
+        """
         return int((await self._rows("SELECT count(*) AS number FROM charged"))[0]["number"])
 
     async def attempts(self) -> Mapping[UUID, int]:
-        """How many attempts each answer has had."""
+        """Returns how many attempts each answer has had."""
         rows = await self._rows(
             "SELECT id, count(turn_id) AS begun FROM turns LEFT JOIN begun ON turn_id = id WHERE role = 'assistant'"
             " GROUP BY id"
@@ -53,7 +55,7 @@ class Watch:
         return {row["id"]: row["begun"] for row in rows}
 
     async def owners(self) -> Mapping[str, int]:
-        """The id of each running turn, with the port of the replica it runs on."""
+        """Returns the id of each running turn, with the port of the replica that runs it."""
         rows = await self._rows(
             "SELECT turns.id, address FROM turns JOIN replicas ON replicas.id = replica WHERE status = 'running'"
         )

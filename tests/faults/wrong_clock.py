@@ -1,4 +1,4 @@
-"""Processes with a wrong wall clock at no cost: under libfaketime a server needs three times the CPU."""
+"""Processes with a wrong wall clock, at no cost. Under libfaketime a server needs three times the CPU."""
 
 import ctypes
 from pathlib import Path
@@ -11,7 +11,9 @@ _LIBRARY = BUILT / "clock.so"
 
 
 def clock_off_by(seconds: int) -> dict[str, str]:
-    """The environment of a process with a wrong clock; empty if unsupported. Intervals stay right."""
+    """Returns the environment of a process with a wrong clock, or nothing if this machine does not support it.
+    Intervals stay right.
+    """
     if missing("a C compiler"):
         return {}
     if not _LIBRARY.exists() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
@@ -20,6 +22,8 @@ def clock_off_by(seconds: int) -> dict[str, str]:
 
 
 def take_clock_of_environment() -> None:
-    """Sets the clock of a forked process by its own environment, if the clock of its parent can be wrong."""
+    """Sets the clock of a forked process from its own environment, if the parent process was started with an adjustable
+    clock.
+    """
     if read := getattr(ctypes.CDLL(None), "read_clock_off_by", None):
         read()

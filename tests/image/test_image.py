@@ -1,4 +1,4 @@
-"""The image of the Dockerfile: buildah builds the image on a base from debootstrap. The test runs the image like a
+"""The image of the Dockerfile. buildah builds the image on a base from debootstrap. The test runs the image like a
 container engine: in its own namespaces, with a read-only file system, as the user of the image.
 """
 
@@ -26,12 +26,13 @@ pytestmark = [pytest.mark.image, pytest.mark.timeout(1500), pytest.mark.needs("b
 
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.11-slim"
-MOST = 200  # megabytes, in addition to the base
+MOST = 200  # megabytes beside the base
 STREAM = {"Accept": "text/event-stream"}
 # The certificates and the configuration of pip on this machine, if they exist.
 PIP = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 
-# Like a container engine: a read-only file system, and the three mounts of every container.
+# The command runs the image like a container engine, with a read-only file system and the three mounts that every
+# container has.
 RUN = """
 mount --bind "$ROOT" "$ROOT" && mount -o remount,ro,bind "$ROOT"
 mount -t tmpfs tmpfs "$ROOT/tmp" && mount -t proc proc "$ROOT/proc" && mount --rbind /dev "$ROOT/dev"
@@ -43,7 +44,7 @@ exec env -i "$@"
 class Image:
     files: Path
     config: Mapping[str, Any]
-    megabytes: float  # in addition to the base
+    megabytes: float  # without the base
 
     def command(self, arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
         environment = [*self.config["Env"], *(f"{name}={value}" for name, value in settings.items())]
@@ -135,7 +136,7 @@ class Container(Server):
         self.command = image.command([*image.config["Entrypoint"], *image.config["Cmd"]], DEFAULTS | own)
 
     async def stopped(self, how: signal.Signals) -> int:
-        """Signals the first process of the container, like an engine. Returns the exit code."""
+        """Signals the first process of the container, as an engine does. Returns the exit code."""
         (first,) = psutil.Process(self.pid).children()
         first.send_signal(how)
         return await self.ended()

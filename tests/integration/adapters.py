@@ -1,4 +1,4 @@
-"""The adapters to real APIs, each with the words of its API for the same short answer, on a socket of ours."""
+"""The adapters to real APIs on a local socket, each with the same short answer in the format of its API."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -44,8 +44,8 @@ def gemini(*parts: dict[str, Any], **members: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Api:
-    """`begun` and `said` begin an answer; `said` has the text "Hi"; `end` is the last event. Without `ends`, the answer
-    may continue after `end`.
+    """The stream of one API. `begun` and `said` begin an answer; `said` has the text "Hi"; `end` is the last event. If
+    `ends` is false, the answer may continue after `end`.
     """
 
     make: Callable[..., Adapter]
@@ -88,7 +88,7 @@ SDK_APIS = {
         event(type="response.completed", response=_response("completed", usage={"input_tokens": 3})),
     ),
 }
-# Gemini's adapter has no SDK below it, and only the parts of the others that this module needs.
+# Gemini's adapter has no SDK below it. Of the other APIs, the table has only the parts that this module needs.
 APIS = {
     **SDK_APIS,
     "gemini": Api(
@@ -105,7 +105,7 @@ APIS = {
 
 @dataclass
 class Talk:
-    """An adapter, and the server it talks to."""
+    """An adapter, and the server that answers it."""
 
     api: Api
     server: CannedServer

@@ -17,13 +17,15 @@ Json = Mapping[str, Any]
 
 FACT = re.compile(r"fact \d+")
 BETAS = {"clear_tool_uses_20250919": "context-management-2025-06-27", "compact_20260112": "compact-2026-01-12"}
-KEPT = 3  # tool uses
+KEPT = 3  # the number of tool uses that are kept
 JSON = {"content-type": "application/json"}
 
 
 @dataclass
 class Compacting(CannedServer):
-    """`known` has the facts in the request of each call; `compactions` has the sent blocks."""
+    """A provider that compacts by itself. `known` has the facts in the request of each call; `compactions` has the
+    blocks that it sent.
+    """
 
     window: int = 70_000
     pages: int = 0
@@ -62,7 +64,9 @@ class Compacting(CannedServer):
         return Answer(b"".join(_stream(summary, self._reply(body), size, applied)))
 
     def _problems(self, asked: Asked, body: Json) -> Iterator[str]:
-        """Requested edits and returned compactions need their betas; a compaction returns unchanged."""
+        """Finds violations of the API's rules: edits and returned compactions need their betas, and a compaction must
+        come back unchanged.
+        """
         edits = [edit["type"] for edit in body.get("context_management", {}).get("edits", ())]
         betas = asked.headers.get("anthropic-beta", "").split(",")
         yield from (f"{edit} without its beta" for edit in edits if BETAS[edit] not in betas)
@@ -75,7 +79,7 @@ class Compacting(CannedServer):
             yield "a compaction that came back changed"
 
     def _reply(self, body: Json) -> Json:
-        """If there is a tool, the model calls it for each further page."""
+        """Returns the model's reply. If the request has a tool, the model calls it until it has read all pages."""
         pages = sum(block["type"] == "tool_result" for message in body["messages"] for block in message["content"])
         if body.get("tools") and pages < self.pages:
             return {"type": "tool_use", "id": f"page_{pages + 1}", "name": "look", "input": {}}

@@ -9,7 +9,7 @@ from turnstream.storage.runs import attempts
 
 @pytest.fixture(autouse=True)
 def attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Attempts have numbers that a test can name. `undo` gives those back that are drawn."""
+    """Gives attempts the numbers 1, 2, 3, …, which a test can name. `undo` restores the random numbers."""
     with monkeypatch.context() as patch:
         patch.setattr(attempts, "draw_step", lambda: 1)
         yield patch
@@ -17,6 +17,6 @@ def attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Mon
 
 @pytest.fixture
 async def harness(database_url: str) -> AsyncIterator[Harness]:
-    """A fresh database, and replicas for the asking."""
+    """A fresh database, in which a test starts the replicas that it needs."""
     async with connect(database_url, size=10) as database:
         yield Harness(database_url, database)

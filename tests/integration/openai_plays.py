@@ -1,4 +1,6 @@
-"""Random streams of OpenAI's two APIs, for the stage of `plays`. The streams are complete; only chaos damages them."""
+"""Random streams of OpenAI's two APIs, for the stage of `plays`. The streams are complete, and only faults on the
+network damage them.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +12,7 @@ Message = tuple[list[Json], list[tuple[str, str]], str]
 
 
 class ChatAuthor(Author):
-    """The author of streams of Chat Completions."""
+    """Writes streams of Chat Completions."""
 
     finishes: ClassVar = {
         "end_turn": "stop",

@@ -1,4 +1,4 @@
-"""The invariants of a chat after the end of all its turns, for every history."""
+"""The invariants that a chat satisfies when all its turns have ended, for every history."""
 
 import json
 from collections import Counter, defaultdict
@@ -127,7 +127,7 @@ class Checks:
             assert notes["approval"]["decision"] in {"denied", answer.kind}
 
     def _assert_answers(self, turn: Turn) -> None:
-        """The stored answers are exactly the accepted answers."""
+        """Checks that the stored answers are exactly the accepted answers."""
         for id in {ask.tool_use_id for ask in turn.asks}:
             given = [ask.answer for ask in turn.asks if ask.tool_use_id == id and ask.answer]
             people = Counter(answer for answer in given if answer.kind in {"result", "approve", "deny"})
@@ -136,7 +136,7 @@ class Checks:
     # --- words -------------------------------------------------------------------------------------------------------
 
     def _assert_steers(self, turn: Turn) -> None:
-        """No message is lost or repeated, and all are in the order of their posts."""
+        """Checks that no steer is lost or repeated, and that all steers are in the order of their posts."""
         said = [block.text for block in turn.blocks if block.type == USER_TEXT]
         assert said == self.talk.steers[turn.id], f"{said} of {self.talk.steers[turn.id]}"
         assert turn.steers == ()
@@ -156,7 +156,7 @@ class Checks:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def _assert_requests(self, turn: Turn, requests: Sequence[Said]) -> None:
-        """Each request is legal, and begins with the content of the requests before."""
+        """Checks that each request is legal, and begins with the content of the earlier requests."""
         path = await Turns(self.talk.fleet.harness.database).path(OWNER, self.talk.chat, turn.id)
         user = replace(path[0], id=new_id(), parent_id=turn.id, blocks=(Block(0, 0, 0, TEXT, "And?"),))
         answer = replace(turn, id=new_id(), parent_id=user.id, rounds=(), blocks=(), asks=())
@@ -177,7 +177,7 @@ def _dump(turn: Turn) -> str:
 
 
 def _from_round_1(turn: Turn) -> Turn:
-    """The turn without messages from before its first round."""
+    """Returns the turn without the messages that it received before its first round."""
     early = [block for block in turn.blocks if block.round == 0]
     assert [block.index for block in early] == list(range(len(early)))
     assert {block.type for block in early} <= {USER_TEXT}

@@ -1,4 +1,4 @@
-"""Replicas that die, leave and are taken for dead while others carry on."""
+"""Replicas that crash, drain and are wrongly declared dead while other replicas continue."""
 
 import asyncio
 from collections import Counter
@@ -16,7 +16,8 @@ from turnstream.storage.chats.actions import Actions
 from turnstream.storage.database import Database, Row, Statement, Transaction
 
 SIZE = 2
-# Rings get lost here, so everybody looks now and then. Who is asked to leave does so at once.
+# Notifications may get lost in these tests, so every replica polls often. A drained replica returns its turns almost at
+# once.
 IMPATIENT = replace(POLICY, poll_interval=0.05, grace_period=0.005)
 
 
@@ -97,7 +98,7 @@ class Fleet:
                     await self.expire(random)
 
     async def _lose(self, random: Random, *, crash: bool) -> None:
-        """Rather while tools run."""
+        """Crashes or drains a replica, preferably while tools run."""
         for _ in range(20):
             if self.workshop.inside():
                 break
@@ -114,7 +115,7 @@ class Fleet:
         self.wake()
 
     async def _doubt(self, random: Random) -> None:
-        """One replica declares the other replica dead by mistake."""
+        """Makes one replica declare the other replica dead by mistake."""
         taking, losing = random.sample(self.replicas, 2)
         taken = await taking.queue.take_over([losing.queue.replica])
         self.events["a turn was taken from who still ran it"] += len(taken)
@@ -122,7 +123,7 @@ class Fleet:
         await losing.queue.renew_lease(60)
 
     async def expire(self, random: Random) -> None:
-        """Expires the asks, like all replicas do."""
+        """Expires the asks, as every replica does."""
         if turns := await Actions(self.harness.database).expire():
             self.events["a turn went on without an answer"] += len(turns)
             self.any(random).worker.wake()

@@ -1,4 +1,4 @@
-"""A model with random texts, calls and failures, which checks its requests."""
+"""A model that gives random texts, calls and failures, and checks its requests."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ Said = list[tuple[str, bytes]]
 
 
 class Model:
-    """`requests` are by the label that each turn's parameters hold."""
+    """A model for all turns. `requests` has the requests by the label in each turn's parameters."""
 
     name = "scripted"
 
@@ -66,7 +66,7 @@ class Model:
         return message_of(*said, stop_reason="refusal" if refused else None)
 
     def _call(self, label: str, id: str) -> list[Part]:
-        """Rather often the same as before."""
+        """Returns a random call, which often repeats the call before it."""
         random, before = self._random, self._called[label]
         name, number = random.choice(NAMES), random.choice([1, 2, 3])
         if before and random.random() < 0.4:

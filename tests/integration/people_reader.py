@@ -1,4 +1,4 @@
-"""A reader of a turn that keeps its cursor, whatever becomes of the replicas it read from."""
+"""A reader of a turn that keeps its cursor, whatever happens to the replicas that it reads from."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -21,7 +21,9 @@ KEPT = 3
 
 @dataclass
 class Watcher(Client):
-    """Round 0 has the messages to a turn that ended before its first round."""
+    """A client that also keeps the rounds and the required actions. Round 0 has the messages to a turn that ended
+    before its first round.
+    """
 
     rounds: dict[int, RoundStop | None] = field(default_factory=lambda: {0: None})
     required: list[ActionRequired] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Reader:
     earlier: list[Watcher] = field(default_factory=list)
 
     async def read_to_the_end(self) -> None:
-        """Now here, now there, leaving in the middle of things."""
+        """Reads from changing replicas, and disconnects at random moments."""
         while self.watcher.end is None:
             await self._read(self.watcher, patience=self.random.choice([0.005, 0.05, 0.2, 0.5]))
             if len(self.earlier) < KEPT:
@@ -72,7 +74,7 @@ class Reader:
         return await self.fleet.turn(self.asked)
 
     async def assert_holds(self, turn: Turn) -> None:
-        """The assembled turn is the stored turn, also after a return with an old cursor."""
+        """Checks that the assembled turn equals the stored turn, before and after a reconnect with an old cursor."""
         self.watcher.assert_holds(turn)
         for watcher in self.earlier:
             await self._read(watcher)

@@ -1,4 +1,4 @@
-"""A chat in which people answer, tamper, repeat themselves, interrupt and leave."""
+"""A chat in which people answer, tamper with answers, repeat answers, interrupt and leave."""
 
 import asyncio
 import json
@@ -34,7 +34,9 @@ Deed = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Spoken:
-    """A stored exchange: `before` is the turn before it, by `on_busy` if the message named no parent."""
+    """A stored exchange. If the message named no parent, the server placed it by `on_busy`, and `before` is the turn
+    before it.
+    """
 
     on_busy: OnBusy | None
     before: Turn | None
@@ -44,7 +46,9 @@ class Spoken:
 
 @dataclass
 class Talk:
-    """`accepted` are the answers that were taken, `steers` the words said into a turn, both by turn and in order."""
+    """The person of a chat. `accepted` has the answers that the server accepted, by turn and call. `steers` has the
+    steers of each turn in their order.
+    """
 
     random: Random
     fleet: Fleet
@@ -103,7 +107,7 @@ class Talk:
     # --- what waits --------------------------------------------------------------------------------------------------
 
     async def _some_turn(self) -> Turn:
-        """Rather one that has not been seen to have ended."""
+        """Chooses a turn, preferably one of which no end has been seen."""
         return await self._look_at(self.random.choice(self._going() or [spoken.turn for spoken in self.spoken]))
 
     def _going(self) -> list[UUID]:
@@ -148,7 +152,7 @@ class Talk:
     async def _send(
         self, turn: UUID, decisions: Sequence[tuple[int, Decision]], key: IdempotencyKey | None = None
     ) -> bool:
-        """Whether the answers were taken."""
+        """Sends the answers. Returns whether the server accepted them."""
         for round, decision in decisions:
             if decision.answer.kind == "approve":
                 self.fleet.workshop.leaves.add(f"{turn}:{round}:{decision.tool_use_id}")
@@ -173,7 +177,7 @@ class Talk:
             await self.fleet.any(self.random).worker.refresh(turn)
 
     async def _tamper(self) -> None:
-        """The server refuses each of these decisions, and all decisions in the same request."""
+        """Sends forged decisions. The server must refuse each of them, and all other decisions in the same request."""
         turn = await self._some_turn()
         if not turn.asks:
             return
@@ -199,14 +203,14 @@ class Talk:
             raise AssertionError(f"{wrong} was taken")
 
     async def _repeat(self) -> None:
-        """A decision is used once: it was, so it is refused, even when the id was given to a new call meanwhile."""
+        """Sends a decision for a second time. The server must refuse it, even if a new call has the same id by now."""
         if self._sent:
             turn, round, decision = self.random.choice(self._sent)
             if not await self._send(turn, [(round, decision)]):
                 self.events["a repeated decision was refused"] += 1
 
     async def _be_late(self) -> None:
-        """Answers from an outdated view of the turn."""
+        """Sends answers that are based on an outdated view of the turn."""
         if self._seen:
             turn, ask = self.random.choice(self._seen)
             if not await self._send(turn, [(ask.round, self._decision(ask))]):
@@ -261,7 +265,7 @@ class Talk:
             await self._say_again(exchanges, key)
 
     async def _interject(self) -> None:
-        """Instead of an answer."""
+        """Sends a steer to a turn that waits for an answer."""
         turn = await self._some_turn()
         if any(ask.answer is None for ask in turn.asks) and not turn.ended:
             exchanges = Exchanges(self.fleet.harness.database)
@@ -294,7 +298,7 @@ class Talk:
         return [ask for ask in (await self.turn(turn.id)).asks if ask.answer is None]
 
     async def _steered(self, turn: Turn, waiting: Sequence[Ask], words: str) -> None:
-        """Another message instead of an answer counts as an answer."""
+        """Checks the asks that a steer has overtaken: the steer counts as their answer."""
         self.tell(f"steered one that was {turn.status}", turn.id, words)
         answers = {(ask.round, ask.tool_use_id): ask.answer for ask in (await self.turn(turn.id)).asks}
         for ask in waiting:
@@ -326,7 +330,7 @@ class Talk:
             await self.fleet.any(self.random).worker.cancel(turn)
 
     async def _ask_again(self) -> None:
-        """A sibling answer."""
+        """Asks for a sibling answer."""
         beside, label = self.random.choice(self.spoken).turn, self._label()
         try:
             exchanges = Exchanges(self.fleet.harness.database)

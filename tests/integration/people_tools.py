@@ -1,4 +1,4 @@
-"""Tools of every kind with random ends of their calls, and a record of all runs."""
+"""Tools of every kind whose calls end at random, and a record of all runs."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailab
 from turnstream.tools.toolset import Toolset
 
 SCHEMA = '{"type":"object"}'
-LARGE = 2  # a larger `n` needs an approval, if the input decides
+LARGE = 2  # for tools whose input decides, a larger `n` needs an approval
 
 Verdict = Literal["well", "error", "raise", "away"]
 VERDICTS: list[Verdict] = ["well", "well", "well", "well", "error", "raise", "away"]
@@ -22,7 +22,7 @@ VERDICTS: list[Verdict] = ["well", "well", "well", "well", "error", "raise", "aw
 
 @dataclass
 class Run:
-    """One run of a tool. `allowed`: a person had approved its call before the run."""
+    """One run of a tool. `allowed` is true if a person had approved the call before the run."""
 
     key: str
     name: str
@@ -33,11 +33,11 @@ class Run:
 
 
 class Workshop:
-    """The world outside of the chats: replicas start and end, effects of tools stay."""
+    """The world outside of the chats: replicas come and go, but the effects of tools stay."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.leaves: set[str] = set()  # keys of calls that somebody was about to allow
+        self.leaves: set[str] = set()  # keys of calls for which somebody has sent an approval
         self.events: Counter[str] = Counter()
 
     def inside(self) -> list[Run]:
@@ -61,7 +61,7 @@ class Workshop:
         raise {"error": ToolError, "raise": ValueError, "away": ToolUnavailable}[verdict](f"no {name}")
 
     async def let_go(self, random: Random) -> None:
-        """For ever: ends one run after another, in any order."""
+        """Ends one run after another in a random order, until it is cancelled."""
         while True:
             await asyncio.sleep(random.choice([0, 0.004, 0.01]))
             if inside := self.inside():
@@ -111,7 +111,7 @@ def toolset_of(workshop: Workshop) -> Toolset:
 
 
 def needs_leave(name: str, input_json: str) -> bool:
-    """The same rule again, independent of the tested code."""
+    """Repeats the rule for approvals, independent of the tested code."""
     if name in {"pay", "wire"}:
         return True
     if name not in {"peek", "once", "book"}:

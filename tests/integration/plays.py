@@ -1,4 +1,4 @@
-"""Random streams of the Anthropic API, legal and broken ones, and a server that plays them in random pieces."""
+"""Random streams of the Anthropic API, legal and broken, and a server that sends them in random pieces."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.support.legal import responses as responses_legal
 from turnstream.kit.text import storable
 
 Json = dict[str, Any]
-# A block as it begins, its deltas, and the text they make.
+# The event that begins a block, the deltas of the block, and the text that they add up to.
 Written = tuple[Json, list[Json], str]
 Ending = Literal["whole", "cut", "error", "unfinished", "refused", "permanent"]
 
@@ -26,7 +26,7 @@ REFUSALS = ((529, "overloaded_error"), (500, "api_error"), (429, "rate_limit_err
 
 @dataclass(frozen=True)
 class Play:
-    """One answer. `said` is the expected content of the turn after a complete answer: types and texts."""
+    """One answer. `said` has the types and texts of the blocks that the turn must contain if the answer is complete."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class Play:
 
 
 class Author:
-    """Writes plays. The calls of one author have ids of their own."""
+    """Writes plays. No two calls of one author have the same id."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -160,7 +160,7 @@ class Author:
         frames = [self._frame(event, newline, plain).encode() for event in events]
         if ending != "cut":
             return b"".join(frames)
-        body = b"".join(frames[:-2])  # a client with the last two events has the whole message
+        body = b"".join(frames[:-2])  # a client that misses only the last two events has the whole message
         return body[: self._random.randrange(len(body))]
 
     def _frame(self, event: Json, newline: str, plain: bool) -> str:
@@ -182,8 +182,8 @@ class Author:
 
 @dataclass
 class Stage:
-    """Plays the script of the requested model. `played` has the plays by model; `asked` has the requests. The path
-    determines the API.
+    """Plays the script of the requested model. `played` has the plays by model; `asked` has the requests. The path of a
+    request determines the API.
     """
 
     url: str = ""

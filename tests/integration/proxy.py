@@ -1,4 +1,4 @@
-"""A way to Postgres that can be cut, become a hole, or lead elsewhere."""
+"""A proxy for Postgres that can cut connections, swallow their traffic, or lead to another Postgres."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Proxy:
-    """`target` is the Postgres to which new connections lead."""
+    """Relays connections. New connections lead to the Postgres in `target`."""
 
     def __init__(self, url: str) -> None:
         self.target = url
@@ -18,7 +18,7 @@ class Proxy:
         self._relays: set[asyncio.Task[None]] = set()
 
     async def open(self) -> str:
-        """The way's beginning: a URL that leads to the same database."""
+        """Opens the proxy. Returns a URL that leads to the same database through the proxy."""
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         parts = urlsplit(self.target)
@@ -26,7 +26,7 @@ class Proxy:
         return parts._replace(netloc=f"{user}@127.0.0.1:{port}", query="").geturl()
 
     def cut(self) -> None:
-        """Ends every connection; new ones are refused."""
+        """Cuts every connection, and refuses new connections."""
         assert self._server is not None
         self._server.close()
         for writer in self._writers:
@@ -35,28 +35,28 @@ class Proxy:
             relay.cancel()
 
     def swallow(self) -> None:
-        """Connections stay open, also new ones, and nothing passes before `heal`."""
+        """Keeps old and new connections open, but nothing passes before `heal`."""
         self._passing.clear()
 
     def heal(self) -> None:
-        """Lets traffic pass again, including traffic of the meantime."""
+        """Lets traffic pass again, including the traffic that was swallowed."""
         self._passing.set()
 
     def forget(self) -> None:
-        """Nothing passes any more on the connections of now, which stay open. New ones work."""
+        """Swallows traffic on the present connections, which stay open. New connections work."""
         self.swallow()
         self._passing = asyncio.Event()
         self.heal()
 
     async def closed(self) -> None:
-        """Waits for the traffic in transit at the cut."""
+        """Closes the proxy, after the traffic that was in transit at the cut."""
         await asyncio.gather(*self._relays, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         relay = asyncio.current_task()
         assert relay is not None
         self._relays.add(relay)
-        if self._server is None or not self._server.is_serving():  # it was cut between the connection and this task
+        if self._server is None or not self._server.is_serving():  # the cut came between the connection and this task
             writer.transport.abort()
             return
         passing = self._passing
@@ -80,7 +80,7 @@ async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A raw connection to the Postgres of `url`."""
+    """Opens a raw connection to the Postgres of `url`."""
     parts = urlsplit(url)
     folder = parse_qs(parts.query).get("host")
     if folder:

@@ -1,4 +1,4 @@
-"""Replay of recorded conversations: provider, user and tools repeat their recorded part."""
+"""Replays recorded conversations: provider, user and tools repeat their recorded parts."""
 
 import json
 from base64 import b64decode
@@ -34,7 +34,9 @@ NO_MORE = {"type": "error", "error": {"type": "invalid_request_error", "message"
 
 
 def requests_of(name: str) -> list[Conversation]:
-    """The conversation up to each round. Without recorded requests, the user's side is invented."""
+    """Returns the conversation that the request of each round contains. If only replies were recorded, the user's side
+    is invented.
+    """
     if name in sessions():
         return [conversation(asked(name, number)["messages"]) for number in rounds(name)]
     said: Conversation = [("user", [{"type": TEXT, "text": "Hello"}])]
@@ -56,7 +58,7 @@ def message_of(name: str, number: int) -> Json:
 
 
 def results_of(name: str) -> dict[str, Json]:
-    """The results of the tools of a session, by call."""
+    """Returns the results of the tools of a session, by call."""
     blocks = [block for _, blocks in requests_of(name)[-1] for block in blocks]
     return {block["tool_use_id"]: block for block in blocks if block["type"] == TOOL_RESULT}
 
@@ -71,7 +73,9 @@ def rounds(name: str) -> range:
 
 
 def turn_request(name: str) -> TurnRequest:
-    """For all turns of a session. A tool that was called is one of ours, whoever defined it."""
+    """Returns the request for all turns of a session. Every tool that was called is declared as a local tool, whoever
+    defined it.
+    """
     recorded = [asked(name, number) for number in rounds(name)] if name in sessions() else [{}]
     first, called = recorded[0], {call["name"]: {"name": call["name"]} for call in calls_of(name)}
     tools = {tool["name"]: tool for request in recorded for tool in request.get("tools", [])}
@@ -101,7 +105,9 @@ def _made_up(call: Json) -> Json:
 
 @dataclass
 class RecordedProvider(CannedServer):
-    """The requested model is the session, and the number of the request is its round. `heard` has the requests."""
+    """Plays recorded replies: the requested model is the session, and the number of the request is its round. `heard`
+    has the requests.
+    """
 
     heard: defaultdict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
 
@@ -118,7 +124,9 @@ class RecordedProvider(CannedServer):
 
 @dataclass
 class RecordedTool:
-    """Returns the recorded results of a tool. `names` are the sessions by chat; `calls` are those so far."""
+    """Returns the recorded results of a tool. `names` has the session of each chat; `calls` has the inputs of the calls
+    so far.
+    """
 
     spec: ToolSpec
     names: Mapping[UUID, str]
@@ -147,7 +155,9 @@ class Stage:
     names: dict[UUID, str]
 
     async def play(self, name: str) -> list[Turn]:
-        """The assistant's turns of a session. The user speaks whenever the assistant has nothing more to do."""
+        """Plays the assistant's turns of a session. The user's next message comes whenever the assistant is
+        finished.
+        """
         chat = (await Chats(self.harness.database).create(OWNER, None, None, {})).id
         self.names[chat] = name
         request, turns = turn_request(name), list[Turn]()
@@ -167,10 +177,10 @@ class Stage:
             return (await draft.create(blocks, request, None)).assistant_turn.id
 
     async def _block(self, place: int, said: Json) -> Block:
-        """A block in its stored form: a file is an upload."""
+        """Returns a block in its stored form. A file is stored as an upload."""
         if said["type"] == TEXT:
             return Block(place, 0, 0, TEXT, said["text"])
-        if "source" not in said:  # a file that is already at the provider
+        if "source" not in said:  # a file that the provider has already
             return Block(place, 0, 0, said["type"], data=json.dumps(said))
         source = said["source"]
         upload = await Uploads(self.harness.database).put(OWNER, source["media_type"], b64decode(source["data"]))

@@ -1,4 +1,4 @@
-"""Recorded provider streams, and how to read them as rows and as requests."""
+"""Recorded provider streams, and functions that convert them to rows and to requests."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from turnstream.llm.provider import Message, ModelRequest, Provider
 Json = dict[str, Any]
 
 FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].parent / "shared" / "recordings"))
-# The folder and its siblings: `recordings-2`, `recordings-3`, … have the same form and other files.
+# The folder and its siblings `recordings-2`, `recordings-3`, …, which have the same layout and other files.
 FOLDERS = [FOLDER, *(each for each in sorted(FOLDER.parent.glob("recordings*")) if each != FOLDER and each.is_dir())]
 REQUEST = TurnRequest("recorded")
 ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
@@ -38,7 +38,9 @@ needs_recordings = pytest.mark.skipif(
 
 @cache
 def manifest() -> Json:
-    """The recordings of all folders. A file or a session in several folders is read from the first."""
+    """Lists the recordings of all folders. If several folders have the same file or session, the first folder
+    applies.
+    """
     files: dict[str, Json] = {}
     sessions: dict[str, Json] = {}
     for path in (folder / "MANIFEST.json" for folder in reversed(FOLDERS)):
@@ -50,7 +52,7 @@ def manifest() -> Json:
 
 
 def streams(kind: str = "anthropic") -> list[str]:
-    """Every recorded stream of an API, including streams of sessions."""
+    """Lists every recorded stream of an API, including the streams of sessions."""
     return [entry["file"] for entry in manifest()["files"] if entry["kind"] == kind]
 
 
@@ -63,19 +65,19 @@ def errors_of_others() -> list[str]:
 
 
 def sessions(kind: str = "anthropic") -> list[str]:
-    """The sessions with recorded requests."""
+    """Lists the sessions whose requests were recorded."""
     known = manifest()["sessions"].items()
     return [name for name, one in known if one["kind"] == kind and one["requests_recorded"]]
 
 
 def sessions_without_requests(kind: str = "anthropic") -> list[str]:
-    """The sessions of which only the replies were recorded."""
+    """Lists the sessions of which only the replies were recorded."""
     known = manifest()["sessions"].items()
     return [name for name, one in known if one["kind"] == kind and not one["requests_recorded"]]
 
 
 def asked(session: str, number: int) -> Json:
-    """The recorded request of a round."""
+    """Returns the recorded request of a round."""
     found: Json = json.loads(read(f"sessions/{session}/{number:02}-request.json"))
     return found
 
@@ -89,15 +91,15 @@ def read(file: str) -> bytes:
 
 
 def oracle(file: str) -> Json:
-    """The SDK's result for a stream; the result of its beta accumulator if that keeps more."""
+    """Returns the SDK's result for a stream, or the result of the SDK's beta accumulator if that keeps more."""
     both = oracles(file)
     found: Json = both["ga"] if both["beta"] == "same as ga" else both["beta"]
     return found
 
 
 def oracles(file: str) -> Json:
-    """The SDK's results. A stream with another framing has the results of its original, because SDKs cannot read every
-    framing of the standard.
+    """Returns the SDK's results by stream. A stream with another framing gets the results of its original, because SDKs
+    cannot read every framing that the standard allows.
     """
     file = variants().get(file, file)
     found: Json = json.loads(read(f"oracle/{file}.json"))
@@ -112,7 +114,7 @@ def variants() -> Mapping[str, str]:
 
 
 def events(body: bytes) -> list[Any]:
-    """The data of the events of a stream, by the rules of the standard, up to the first invalid JSON."""
+    """Returns the data of a stream's events, parsed by the rules of the standard."""
     lines = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     found: list[Any] = []
     data: list[bytes] = []
@@ -120,7 +122,7 @@ def events(body: bytes) -> list[Any]:
         if line.startswith(b"data:"):
             data.append(line.removeprefix(b"data:").removeprefix(b" "))
         elif not line and data:
-            with suppress(ValueError):  # `[DONE]`, or the stream was cut
+            with suppress(ValueError):  # `[DONE]`, or an event that the recording truncates
                 found.append(json.loads(b"\n".join(data)))
             data = []
     return found
@@ -130,7 +132,9 @@ def events(body: bytes) -> list[Any]:
 
 
 def plain(block: Mapping[str, Any]) -> Json:
-    """A block without members of no meaning: cache marks, empty citations, `is_error: false`, the ordinary caller."""
+    """Returns a block without members that have no meaning: cache marks, empty citations, `is_error: false`, the
+    ordinary caller.
+    """
     nothing: Json = {
         "caller": ({"type": "direct"},),
         "citations": (None, []),
@@ -148,7 +152,7 @@ def content(said: str | list[Json]) -> list[Json]:
 
 
 def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
-    """Messages with peers of one role merged, as the provider does."""
+    """Merges adjacent messages of one role, as the provider does."""
     merged: list[tuple[str, list[Json]]] = []
     for message in messages:
         blocks = [plain(block) for block in content(message["content"])]
@@ -161,7 +165,9 @@ def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
 
 @cache
 def is_edited(session: str) -> bool:
-    """True if the client sent back other replies than it had received; we send the provider's own bytes."""
+    """Returns whether the client changed replies before it sent them back. This server sends the provider's own bytes
+    back.
+    """
     requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
     replies = [_reply(session, number) for number in range(1, rounds_of(session))]
     said = [blocks for role, blocks in requests[-1][len(requests[0]) :] if role == "assistant"]
@@ -174,7 +180,9 @@ def _reply(session: str, number: int) -> list[Json]:
 
 
 def is_one_chat(session: str) -> bool:
-    """True if each request continues the previous. A client may also begin another chat, or call other models."""
+    """Returns whether each request continues the previous request. A client may also begin another chat, or call other
+    models.
+    """
     requests = [conversation(asked(session, number)["messages"]) for number in range(1, rounds_of(session) + 1)]
     return all(
         [role for role, _ in now[: len(before)]] == [role for role, _ in before]
@@ -192,7 +200,7 @@ def users_of(said: Sequence[tuple[str, list[Json]]]) -> list[list[Json]]:
 
 
 def path_of(said: Sequence[tuple[str, list[Json]]]) -> list[Turn]:
-    """The turns in a first request, and the turn for its answer."""
+    """Returns the turns that a first request contains, with the turn for its answer."""
     path: list[Turn] = []
     for role, blocks in said:
         if role == "user":
@@ -204,7 +212,9 @@ def path_of(said: Sequence[tuple[str, list[Json]]]) -> list[Turn]:
 
 
 def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
-    """The user's side: results belong to the turn that called, the rest is a turn of the user's own."""
+    """Adds the user's side: results belong to the turn that called the tools, and all other blocks become a user
+    turn.
+    """
     results = [_result(block) for block in blocks if block["type"] == "tool_result"]
     words = [_row(block) for block in blocks if block["type"] != "tool_result"]
     if results:
@@ -214,14 +224,14 @@ def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
 
 
 def _result(said: Json) -> Block:
-    """A tool result in the form of our rows."""
+    """Returns a tool result as the rows store it."""
     parts: list[ResultPart] = [part.get("text") or part for part in content(said.get("content") or [])]
     failed = said.get("is_error", False)
     return Block(0, 0, 1, "tool_result", joined_texts(parts), layout_of(parts), said["tool_use_id"], "look", failed)
 
 
 def answer(path: list[Turn], blocks: Sequence[Block], stop_reason: str | None) -> list[Turn]:
-    """The path after one more round."""
+    """Returns the path after one more round."""
     *before, turn = running(path)
     number = len(turn.rounds) + 1
     turn = replace(turn, rounds=(*turn.rounds, Round(number, 1, stop_reason=stop_reason, sealed_by=1)))
@@ -233,7 +243,7 @@ def running(path: list[Turn]) -> list[Turn]:
 
 
 class Heard:
-    """One answer of an adapter, read to its end or failure."""
+    """One answer of an adapter, read to its end or to its failure."""
 
     def __init__(self) -> None:
         self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
@@ -251,7 +261,7 @@ class Heard:
 
 
 def taken_in(wire: Wire, body: bytes, sizes: Iterator[int]) -> tuple[object, ...]:
-    """The complete state after `body`, cut into pieces of these sizes."""
+    """Returns the complete state after `body`, which is fed in pieces of these sizes."""
     accumulator, changes = Accumulator(1, 1, 0), list[object]()
     for piece in pieces(body, sizes):
         changes += accumulator.feed(wire.feed(piece))
@@ -261,7 +271,7 @@ def taken_in(wire: Wire, body: bytes, sizes: Iterator[int]) -> tuple[object, ...
 
 
 def reply_by(wire: Wire, session: str, number: int) -> tuple[list[Block], str | None]:
-    """A recorded reply, and why it stopped."""
+    """Returns a recorded reply, and its stop reason."""
     accumulator = Accumulator(number, 1, 0)
     body = read(f"sessions/{session}/{number:02}-response.sse")
     changes = accumulator.feed([*wire.feed(body), *wire.end()])
@@ -269,7 +279,7 @@ def reply_by(wire: Wire, session: str, number: int) -> tuple[list[Block], str | 
 
 
 def recorded_error(file: str) -> tuple[Json, Answer]:
-    """A recorded exchange, and the server's part of it."""
+    """Returns a recorded exchange that failed, and the answer with which a server repeats its part."""
     recorded: Json = json.loads(read(file))
     hop = {"content-length", "transfer-encoding", "connection"}
     headers = {name: value for name, value in recorded["headers"].items() if name not in hop}

@@ -16,7 +16,7 @@ OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
 
 
 async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
-    """Claims the turn for a replica without a lease, so that every replica may take the turn over."""
+    """Claims the turn for a replica without a lease, so that every other replica may take the turn over."""
     assert await Queue(harness.database, replica or new_id(), "nowhere", 1).claim(1) == [asked.turn]
     return await harness.turn(asked)
 
@@ -37,7 +37,7 @@ def sealed(round: Round) -> Round:
 
 
 async def records_of(harness: Harness, turn: Turn) -> Records:
-    """The writes of the turn's present owner."""
+    """Returns the writes for the turn's present claim."""
     row = await harness.database.row(OWNER_OF_CLAIM, turn=turn.id)
     assert row is not None
     return Records(harness.database, row["replica"], lambda: turn)

@@ -1,4 +1,4 @@
-"""The number of accepted connections in one iteration of the server's event loop, which is slow under load."""
+"""How many connections the server accepts in one iteration of its event loop. Under load, an iteration is slow."""
 
 import asyncio
 import socket

@@ -1,4 +1,6 @@
-"""Every adapter on a real socket, through its real SDK: the ways an answer can end, well and badly."""
+"""Every adapter on a real socket, through its real SDK: all the ways an answer can end, with success or with a
+failure.
+"""
 
 import asyncio
 import gzip
@@ -145,7 +147,7 @@ async def test_data_after_the_end_is_read_but_ignored(talk: Talk, whole: bytes) 
 @pytest.mark.parametrize("ending", LOST)
 async def test_a_connection_lost_after_the_end_does_not_matter(ending: Ending, talk: Talk, whole: bytes) -> None:
     talk.answers(whole, ending=ending, sizes=[len(talk.api.begun)])
-    if ending == "reset":  # unread data is lost with the connection
+    if ending == "reset":  # unread data is lost when the connection is reset
         with_error = await asyncio.gather(talk.heard(), return_exceptions=True)
         assert isinstance(with_error[0], list | TransientError)
     else:
@@ -218,7 +220,7 @@ async def test_a_response_other_than_http_is_transient(talk: Talk) -> None:
         talk.provider = provider
         error = await talk.failure()
     assert (type(error), error.type) == (TransientError, "connection_error")
-    closed = "The provider closed the connection before it answered."  # as httpx2 reports it without an SDK
+    closed = "The provider closed the connection before it answered."  # the text if no SDK is above httpx2
     assert error.message == (
         closed if talk.api.path == APIS["gemini"].path else "The provider's answer is not valid HTTP."
     )

@@ -1,4 +1,6 @@
-"""Parts of the adapter that only Anthropic needs, on a real socket through the real SDK. The rest: test_adapters.py."""
+"""Features that only Anthropic's adapter has, on a real socket through the real SDK. test_adapters.py tests the
+features of all adapters.
+"""
 
 import json
 from collections.abc import AsyncIterator

@@ -71,7 +71,7 @@ async def test_an_approval_is_in_the_trail_with_its_exact_input(harness: Harness
             "SELECT encode(sha256($1), 'hex')", b'{"to":"bob"}'
         )
         await locker.connection.execute("DELETE FROM chats")
-    assert len(await _entries(harness)) == 1  # it outlasts the chat
+    assert len(await _entries(harness)) == 1  # the entry outlasts the chat
 
 
 async def test_grants_are_in_the_trail(harness: Harness) -> None:

@@ -11,7 +11,7 @@ LARGE = "tests/integration/api/test_refusals.py::test_a_body_that_is_too_large_i
 MCP = "tests/extensions/mcp/test_bounded_readers.py::"
 ISSUER = "tests/extensions/jwt/test_bounded_readers.py::"
 
-# The test of each reader. Tests of extensions are in their folders.
+# The test of each reader. The tests of readers in extensions are in the folders of the extensions.
 READERS = {
     **dict.fromkeys(ANSWERS, "tests/integration/test_bounded_readers.py::test_an_answer_is_read_up_to_its_bound"),
     "token count of a provider": "tests/integration/test_bounded_readers.py::test_a_count_is_read_up_to_its_bound",

@@ -1,4 +1,4 @@
-"""The bill for a turn from a provider that determines cache reads and writes by a real comparison of prefixes."""
+"""The bill of a turn. The provider finds cache reads and writes by comparing prefixes for real."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ledger of model calls: each is charged once, at the prices of its time, whatever becomes of its turn."""
+"""The ledger of model calls: each call is charged once, at the prices of its time, whatever happens to its turn."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ PRICED = with_model(POLICY, prices=PRICES.get)
 
 
 def cut_off(words: str) -> Reply:
-    """A reply that fails in the middle."""
+    """Returns a reply that fails in the middle."""
     return [*list(message_of(text(words), usage=USAGE))[:3], TransientError("overloaded_error", "Later.")]
 
 
@@ -199,13 +199,13 @@ async def test_a_request_is_charged_whose_process_dies_before_the_reply_begins(
 
 
 async def _until_reserved(harness: Harness) -> None:
-    """Returns when the round writer of the replica has written the request."""
+    """Waits until the replica's round writer has stored the reservation."""
     while not await harness.database.rows(HELD):  # noqa: ASYNC110, it writes in its own time
         await asyncio.sleep(TICK)
 
 
 async def _not_written(_self: Accounts, *_which: object) -> None:
-    """A write of a process that is dead by then."""
+    """Replaces the write of a process that has died."""
 
 
 async def test_a_call_that_fails_before_its_reply_begins_is_not_charged(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Tools of a provider that its client must run: none of them ends a turn as complete without an answer."""
+"""Provider tools that the client must run: a call without an answer never ends a turn as complete."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ FUNCTION: Json = {"type": "function_call", "id": "fc_1", "call_id": "f", "name":
 
 
 class Replies(CannedServer):
-    """Gives these answers, one after the other, and the last one over and over."""
+    """Gives these answers one after another, and then repeats the last answer."""
 
     def __init__(self, *answers: bytes) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Commands that use the database, called as a person calls them."""
+"""Commands that use the database, run as a person runs them."""
 
 import asyncio
 import logging
@@ -21,8 +21,8 @@ from turnstream.domain.identity import arriving_name
 from turnstream.extensions.admin.statement_list import statements
 from turnstream.storage.migrations import downgrade, oldest_in_versions
 
-# A guard against endless processes. The default of a minute also includes the start of Postgres, the migrations and up
-# to three processes, which take longer on a busy machine.
+# A limit that only stops endless processes. The default of a minute would also have to cover the start of Postgres, the
+# migrations and up to three processes, which take longer on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -45,7 +45,7 @@ def own_logging() -> Iterator[None]:
         ("why", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"),
         ("owners", "export", "ada", "ada.tar"),
         ("owners", "erase", "ada", "--yes"),
-        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # the remainder of a move of the longest name
+        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # left by an unfinished move of the longest name
         ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
     ],
 )
@@ -94,7 +94,7 @@ def test_the_list_of_commands_describes_each_in_one_line() -> None:
 
 
 class Hidden(MetaPathFinder):
-    """Simulates a missing package."""
+    """Hides a package, as if it were not installed."""
 
     def __init__(self, package: str) -> None:
         self._package = package

@@ -1,4 +1,4 @@
-"""Attacks of a client without a token: endless data, silence, or no reading."""
+"""Attacks by a client without a token, which sends endless data, stays silent, or does not read."""
 
 import asyncio
 import socket
@@ -19,14 +19,14 @@ from turnstream.api.http import connection
 from turnstream.api.http.connection import LONGEST_HEAD, OUTLET, Connection, Outlet
 
 MEGABYTE = 1_000_000
-STALL = 0.6  # more than a busy machine keeps the reader of a test waiting
+STALL = 0.6  # longer than a busy machine delays a test's reader
 MOST = 3
 
 Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Push(Response):
-    """A response that writes its body through the outlet, until the end of the outlet."""
+    """A response that writes its body through the outlet, until the outlet is closed."""
 
     outlet: Outlet
 
@@ -45,11 +45,11 @@ class Push(Response):
 
 
 class Site:
-    """A server with an echo (`/`), a stream that never ends (`/stream`), and one that a test writes (`/push`)."""
+    """A server with an echo (`/`), a stream that never ends (`/stream`), and a stream that a test writes (`/push`)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port = listener.getsockname()[1]
-        self.gone = asyncio.Event()  # a client left in the middle of its body
+        self.gone = asyncio.Event()  # set when a client leaves in the middle of its request's body
         self.may_read = asyncio.Event()
         self.stream_ended = asyncio.Event()
         self.pushes: list[Push] = []
@@ -74,7 +74,7 @@ class Site:
             try:
                 while True:
                     yield b"x" * 100_000
-                    await asyncio.sleep(0)  # a closed connection accepts everything at once
+                    await asyncio.sleep(0)  # a closed connection never makes the writer wait
             finally:
                 self.stream_ended.set()
 
@@ -96,7 +96,7 @@ class Site:
                 await writer.wait_closed()
 
     async def ask(self, data: bytes) -> bytes:
-        """The whole answer, until the server closes."""
+        """Sends the request, and reads the whole answer until the server closes the connection."""
         async with self.wires() as (reader, writer):
             writer.write(data)
             return await reader.read()
@@ -151,7 +151,7 @@ async def test_endless_input_is_refused_soon(site: Site, beginning: bytes, piece
         with suppress(ConnectionError):
             answer = await reader.read()
     assert sent < 12 * MEGABYTE, "what the buffers of two sockets take, and not more"
-    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # lost if the client continued to send
+    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # a client that still sends may lose the answer
 
 
 async def test_a_head_that_is_too_long_is_answered_with_431(site: Site) -> None:
@@ -226,7 +226,7 @@ async def test_a_body_that_the_handler_does_not_take_is_waited_for(site: Site) -
     async with site.wires() as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 3000000\r\n\r\n")
         sending = asyncio.create_task(_send(writer, b"b" * 3 * MEGABYTE))
-        await asyncio.sleep(1)  # three times as long as a piece of a body is waited for
+        await asyncio.sleep(1)  # three times as long as the server waits for a piece of a body
         site.may_read.set()
         await sending
         assert (await reader.read()).endswith(b"3000000")

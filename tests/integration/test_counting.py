@@ -1,4 +1,4 @@
-"""The provider's own count of tokens: when it is requested, how, and its effect."""
+"""The provider's own count of tokens: when the server requests it, how, and what the count changes."""
 
 import asyncio
 import builtins
@@ -146,7 +146,7 @@ async def said_after(harness: Harness, replica: Replica, words: str, after: Aske
 
 
 async def two_turns(harness: Harness, provider: Counted, words: str) -> Turn:
-    """The first had 720 tokens; 800 are too many."""
+    """Runs two turns. The first turn had 720 tokens; 800 tokens are too many."""
     async with harness.replica(provider) as replica:
         first = await said_after(harness, replica, "One")
         second = await said_after(harness, replica, words, after=first)
@@ -158,7 +158,7 @@ async def two_turns(harness: Harness, provider: Counted, words: str) -> Turn:
     [(800, False), (801, True)],
 )
 async def test_near_the_limit_the_count_decides(harness: Harness, count: int, summarised: bool) -> None:
-    for words in ("x" * 300, "x" * 340):  # by the estimate one fits, the other does not
+    for words in ("x" * 300, "x" * 340):  # by the estimate, only the first text fits
         provider = Counted(lambda: count)
         turn = await two_turns(harness, provider, words)
         assert (turn.rounds[0].stop_reason == COMPACTED) is summarised

@@ -1,4 +1,4 @@
-"""A statement that is cut in the middle leaves nothing behind on the connection that others get next."""
+"""A statement that is interrupted leaves nothing behind on the connection that other statements use next."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from turnstream.storage import database
 from turnstream.storage.database import Database, Statement, connect
 
 NUMBER = Statement("SELECT CAST(:number AS int) AS number")
-# The server is shared with other tests, the database is not.
+# Other tests share the server, but not the database.
 IDLE = Statement(
     "SELECT count(*) AS count FROM pg_stat_activity WHERE state LIKE 'idle in%' AND datname = current_database()"
 )

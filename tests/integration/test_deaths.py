@@ -1,4 +1,6 @@
-"""Turns that end their process, and their neighbours: counted deaths, charged recoveries, and separate runs."""
+"""Turns that kill their process, and the other turns of that process: counted deaths, charged recoveries, and separate
+runs.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ GET_COUNTS = Statement(
 
 
 async def died(harness: Harness, *turns: UUID) -> list[tuple[int, int]]:
-    """Deaths and recoveries of these turns after the death of a process in which they were running."""
+    """Returns the counts of deaths and recoveries of these turns, after a process died in which they were running."""
     replica = new_id()
     await harness.database.rows(
         Statement(
@@ -96,7 +98,7 @@ def halted_at(pause: Pause) -> Reply:
 
 
 async def outlive(harness: Harness, bad: Asked, provider: ScriptedProvider, fatal: Pause, held: Pause) -> int:
-    """Starts a process after each that the turn has ended, until the turn has an end. Returns how many died."""
+    """Starts a new process each time the turn has killed one, until the turn ends. Returns how many processes died."""
 
     @tool(read_only=True)
     async def kill() -> str:
@@ -113,7 +115,7 @@ async def outlive(harness: Harness, bad: Asked, provider: ScriptedProvider, fata
             await asyncio.wait({watching, dying}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 dying.cancel()
-                held.go.set()  # for the others
+                held.go.set()  # lets the other turns finish
                 return deaths
             await replica.store_open()
             await replica.kill()

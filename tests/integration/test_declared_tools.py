@@ -1,4 +1,4 @@
-"""Tools that settings name, in the toolset of a server."""
+"""Tools that the settings name, in the toolset of a server."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The erasure of an owner: all data of the owner, and no other data, also after an interruption at any step."""
+"""The erasure of an owner removes all data of the owner, and no other data, even if it is interrupted at any step."""
 
 import asyncio
 from contextlib import suppress
@@ -23,7 +23,9 @@ from turnstream.storage.all_tables import ALL_TABLES
 
 @pytest.fixture(autouse=True)
 def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server runs in most of these tests, so an erasure need not wait for one."""
+    """Lets an erasure begin at once: no server runs in most of these tests, so none can still trust a token of the
+    owner.
+    """
     monkeypatch.setattr("turnstream.extensions.owner_commands.owners.BELIEVED", 0)
 
 
@@ -61,7 +63,9 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
 
 
 async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
-    """This includes future tables: each has the owner in its rows, or is deleted with a turn or a chat."""
+    """Covers future tables, too: each table has the owner in its rows, or its rows are deleted with a turn or a
+    chat.
+    """
     reached = {name for name, table in ALL_TABLES.items() if "owner" in table.columns}
     while more := {
         name

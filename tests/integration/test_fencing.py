@@ -1,4 +1,4 @@
-"""An attempt that lost its turn writes nothing any more, however late it notices."""
+"""An attempt that has lost its claim writes nothing more, however late it notices the loss."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ SEALED = replace(ROUND, stop_reason="tool_use", sealed_by=1, sealed_at=NOW)
 
 @dataclass(frozen=True)
 class Running:
-    """A turn in its first attempt, with a round under way, and whoever runs it."""
+    """A turn in its first attempt with an open round, and the replica that runs it."""
 
     turn: Turn
     replica: UUID
@@ -119,7 +119,9 @@ async def running(database_url: str) -> AsyncIterator[Running]:
 
 @pytest.fixture
 async def everything(database_url: str) -> AsyncIterator[Everything]:
-    """Reads all rows. The connection is kept, because a new connection loads the description of every table again."""
+    """Reads all rows. The connection is kept, because each new connection has to load the description of every
+    table.
+    """
     connection = await asyncpg.connect(database_url)
 
     async def read() -> dict[str, list[str]]:
@@ -170,7 +172,7 @@ async def test_a_write_that_is_written_again_while_it_is_still_under_way_is_writ
 
 
 class Within:
-    """A transaction, taken for a database."""
+    """Makes a transaction usable where a database is expected."""
 
     def __init__(self, connection: Transaction) -> None:
         self.row = connection.row

@@ -1,4 +1,6 @@
-"""The code of a program around the turns: whatever it raises ends its call, and no turn, neighbour or process."""
+"""Code that an embedding program supplies for turns. An exception in it ends the call, but no turn, neighbour or
+process.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -90,7 +92,7 @@ def with_tools(*tools: Tool, outputs: Outputs | None = None) -> Toolset:
 
 
 def failures_of(turn: Turn) -> list[bool]:
-    """Whether each result of the turn is an error."""
+    """Returns, for each result of the turn, whether it is an error."""
     return [block.is_error for block in turn.blocks if block.type == TOOL_RESULT]
 
 

@@ -1,4 +1,4 @@
-"""Large replies leave no memory behind that nobody uses."""
+"""Large replies leave no unused memory in the process."""
 
 import os
 import platform
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-# Threads free buffers that are as large as a reply may be, then smaller ones, between which something is kept.
+# Threads free buffers that are as large as a reply may be, and then smaller buffers, with small objects between them
+# that stay.
 PROGRAM = """
 import sys, psutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Guards over real turns: the content of readers and rows after each ruling of a guard, and after a kill."""
+"""Guards over real turns: what readers and rows contain after each ruling of a guard, and after a kill."""
 
 import asyncio
 import itertools
@@ -48,7 +48,7 @@ async def mask_keys(passage: Passage) -> Ruling:
 
 
 def ruling(word: str, then: Ruling) -> Check:
-    """A check with this ruling if the text contains the word."""
+    """Returns a check that gives this ruling if the text contains the word."""
 
     async def check(passage: Passage) -> Ruling:
         return then if word in passage.text else Pass(undecided=0)
@@ -75,18 +75,18 @@ async def answered(harness: Harness, *guards: Guard, pieces: Sequence[str]) -> T
 
 
 async def stored(harness: Harness) -> str:
-    """All texts in the database."""
+    """Returns all texts in the database."""
     return "\n".join(row["text"] or "" for row in await harness.database.rows(STORED))
 
 
 def paused(pause: Pause, after: int, *blocks: list[Part]) -> list[Step]:
-    """A message that stops after so many parts."""
+    """Returns a message that pauses after so many parts."""
     steps: list[Step] = list(message_of(*blocks))
     return [*steps[:after], pause, *steps[after:]]
 
 
 async def reads(harness: Harness, replica: Replica, asked: Asked, word: str) -> Client:
-    """A client that has got this far."""
+    """Returns a client that has read up to this word and then disconnected."""
     client = Client()
     reading = asyncio.create_task(harness.follow(replica, asked, client))
     while word not in "".join(piece.text for piece in client.blocks):  # noqa: ASYNC110, the client has no event
@@ -166,7 +166,7 @@ async def test_a_retraction_replaces_the_text_of_readers_and_rows(harness: Harne
     assert [round.voided for round in turn.rounds] == [True, False]
     assert turn.usage == {"input_tokens": 10, "output_tokens": 5}
     async with harness.replica(ScriptedProvider([])) as other:
-        for client in (behind, Client()):  # an old cursor leads to the text that has replaced the other one
+        for client in (behind, Client()):  # an old cursor leads to the new text
             (await harness.follow(other, asked, client)).assert_holds(turn)
     assert "Bob" not in await stored(harness)
 
@@ -369,7 +369,7 @@ WORDS = ("tide ", "noon. ", "sk", "- ", "of ", "sk-zq7zq ", "(sk-zqzq)", "harbou
 
 @dataclass
 class Suspicious(Client):
-    """A client that looks into each frame for a character that must not be readable."""
+    """A client that checks each frame for a character that must not become readable."""
 
     def take(self, frames: bytes) -> None:
         assert b"zq" not in frames
@@ -377,7 +377,9 @@ class Suspicious(Client):
 
 
 def random_guards(random: Random) -> list[Guard]:
-    """A guard of keys, and usually a guard that takes back or replaces; both are sometimes slow."""
+    """Returns a guard against keys, and usually a second guard that takes text back or replaces it. Both guards are
+    sometimes slow.
+    """
 
     def slow(check: Check) -> Check:
         async def check_later(passage: Passage) -> Ruling:
@@ -390,7 +392,8 @@ def random_guards(random: Random) -> list[Guard]:
     keys = guard(slow(mask_keys), window=random.choice((None, 0, 1, 7, 30)))
     then = random.choice((TakeBack("(gone)"), TakeBack(""), Replace("…"), EndTurn("No.", take_back=True)))
     word = guard(slow(ruling("xanadu", then)), window=random.choice((None, 1, 10)), overlap=10, name="word")
-    # The next guard does not recognise the rest of a key that was replaced in part.
+    # A guard that replaces text comes second: if part of a key were replaced, the guard of keys would not recognise the
+    # rest.
     return random.choice(([keys], [keys, word], [keys, word] if isinstance(then, Replace) else [word, keys]))
 
 
@@ -402,7 +405,7 @@ async def test_no_schedule_of_cuts_kills_and_slow_checks_makes_a_forbidden_chara
         cuts = sorted(random.choices(range(len(whole) + 1), k=random.randint(0, 20)))
         pieces = [whole[start:end] for start, end in itertools.pairwise([0, *cuts, len(whole)]) if start < end]
         guards, asked, client = random_guards(random), await harness.ask(), Suspicious()
-        for _ in range(random.choice((0, 1, 1, 2))):  # processes that die
+        for _ in range(random.choice((0, 1, 1, 2))):  # the number of processes that die
             pause = Pause()
             steps = paused(pause, random.randint(2, 1 + len(pieces)), text(*pieces))
             async with harness.replica(ScriptedProvider([steps]), address="a", guards=guards) as replica:

@@ -1,4 +1,4 @@
-"""The hook calls of an embedding program about its turns, and turns that do not depend on hooks."""
+"""The calls of hooks with which an embedding program follows its turns. The turns do not depend on these hooks."""
 
 import asyncio
 import re
@@ -64,7 +64,7 @@ class Diary(Hooks):
 
     async def _note(self, event: Any) -> None:
         assert self.harness is not None
-        place = len(self.events)  # hooks of parallel calls may overtake each other from here on
+        place = len(self.events)  # from here on, hooks of parallel calls may overtake this hook
         self.events.append(event)
         self.stored.append(event.turn)
         self.stored[place] = await self.harness.turn(Asked(event.turn.chat_id, event.turn.id))
@@ -104,7 +104,7 @@ def _said(event: Any) -> str:
 async def embedded(
     harness: Harness, replies: Iterable[Reply], hooks: Sequence[Hooks], tools: Sequence[Tool] = (look, act)
 ) -> AsyncIterator[Services]:
-    """The whole of a server but for its socket."""
+    """A complete server, but without a socket."""
     for hook in hooks:
         if isinstance(hook, Diary):
             hook.harness = harness
@@ -115,7 +115,7 @@ async def embedded(
 
 
 async def finished(harness: Harness, replies: Iterable[Reply], *hooks: Hooks) -> Turn:
-    """The turn, when every hook is done with it."""
+    """Runs a turn. Returns it when every hook has seen its end."""
     asked, last = await harness.ask(tools=[look, act]), Diary()
     async with embedded(harness, replies, [*hooks, last]) as services:
         services.live.wake()
@@ -210,7 +210,7 @@ async def test_text_continues_while_a_hook_delays_an_early_call(harness: Harness
         await pause.reached.wait()
         view = services.live.directory.running(asked.turn)
         assert view is not None
-        shown = view.block_being_written()  # until the end of the reply shows that it is the last one
+        shown = view.block_being_written()  # shown until the end of the reply identifies it as the last block
         assert shown is None or shown.text == "Meanwhile."
         assert texts_of(view.turn) == ([] if shown else ["Meanwhile."])
         assert diary.events == [], "the second hook is not told before the first one is done"

@@ -1,4 +1,4 @@
-"""A Postgres of several hosts: the choice of the host for a connection."""
+"""A Postgres with several hosts: how a connection chooses its host."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from turnstream.storage.migrations import upgrade
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A host that accepts connections, and never answers."""
+    """A host that accepts connections, but never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -92,7 +92,7 @@ def test_a_url_has_the_form_of_the_driver(rest: str) -> None:
 
 @pytest.mark.parametrize("character", ["/", "?", "#", "@", "[", "]"])
 def test_a_password_that_is_not_encoded_is_refused_and_not_shown(character: str) -> None:
-    """The driver would interpret the first half as a port, and show it."""
+    """The driver would interpret the first half of the password as a port, and show it."""
     for url in (f"postgresql://me:secret{character}secret@host/db", f"mysql://me:secret{character}secret@host/db"):
         with pytest.raises(ConfigError, match=r"^TURNSTREAM_STANDBY_URL must be an address") as refused:
             plain_url(url, "TURNSTREAM_STANDBY_URL")

@@ -1,4 +1,4 @@
-"""Indexes that migrations build on tables that exist: while the tables are written, and again after an interruption."""
+"""Migrations that build indexes on existing tables: while the tables are written, and again after an interruption."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ BUILDER = "SELECT pid FROM pg_stat_progress_create_index WHERE datname = current
 
 @contextmanager
 def executed() -> Iterator[list[str]]:
-    """The statements of migrations that change something."""
+    """Returns the statements of migrations that change something."""
     statements: list[str] = []
     after_each = {policies_of(ALL_TABLES.values()).strip(), hardening().strip()}
 
@@ -100,7 +100,7 @@ async def before_index(empty_database_url: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def reader(before_index: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """A transaction after a read: until its end, an index is built but not ready."""
+    """Opens a transaction that has read. Until it ends, Postgres builds an index but does not mark it as ready."""
     connection = await asyncpg.connect(before_index)
     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM turns")
     yield connection
@@ -115,7 +115,7 @@ async def watcher(before_index: str) -> AsyncIterator["asyncpg.Connection[Any]"]
 
 
 async def builder(watcher: "asyncpg.Connection[Any]") -> int:
-    """The backend that builds an index, as soon as it waits for the reader."""
+    """Returns the backend that builds an index, as soon as it waits for the reader."""
     while (pid := await watcher.fetchval(BUILDER)) is None:  # noqa: ASYNC110, Postgres tells nobody
         await asyncio.sleep(0.01)
     return int(pid)
@@ -132,7 +132,7 @@ async def test_a_table_is_written_while_its_index_is_built_and_a_second_migratio
     await builder(watcher)
     second = await migrating(before_index)
     await waiting_to_migrate(watcher, 1)
-    await watcher.execute("SET lock_timeout = '20s'; DELETE FROM turns WHERE attempt < 0")  # the lock of any write
+    await watcher.execute("SET lock_timeout = '20s'; DELETE FROM turns WHERE attempt < 0")  # takes the lock of a write
     await reader.execute("COMMIT")
     assert [await process.wait() for process in (first, second)] == [0, 0]
     assert await look(before_index, INDEXES, VALID) == await look(other_database_url, INDEXES, VALID)
@@ -151,7 +151,9 @@ WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('public',
 async def test_while_an_index_is_built_tables_have_their_policies_and_functions_their_rights(
     empty_database_url: str, tmp_path: Path
 ) -> None:
-    """A step of before the oldest revision drops policies, and is committed before the next index is built."""
+    """One of the steps that bring an old database to the oldest revision drops the policies. The step is committed
+    before the next index is built.
+    """
     await take_to("0045", empty_database_url, tmp_path)
     reader, watcher = await asyncpg.connect(empty_database_url), await asyncpg.connect(empty_database_url)
     await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")

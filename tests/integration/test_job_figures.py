@@ -1,5 +1,5 @@
-"""Figures of jobs: the memory of waiting turns, the cost of a job, the wait of another owner, the cost of a turn
-without jobs. Times and memory are recorded; assertions use counts only.
+"""Figures of jobs: the memory of waiting turns, the cost of a job, how long another owner waits, and the cost of a turn
+without jobs. Times and memory are recorded; assertions use only counts.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def dig() -> str:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[Statement]:
-    """How often each statement was executed outside of transactions."""
+    """Counts how often each statement is executed outside of transactions."""
     counts, rows = Counter[Statement](), Database.rows
 
     async def counted(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
@@ -68,7 +68,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[Statement]:
 
 
 def memory() -> int:
-    """The bytes of this process that are in memory."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
@@ -112,7 +112,7 @@ async def test_waiting_turns_hold_nothing_and_another_owner_is_served_among_over
             record_property("statements for each job", {name: round(number, 2) for name, number in each.items()})
             assert each["SETTLE_JOB"] <= (done + SLOTS) / done, "its end is one statement"
             assert sum(each.values()) < 3
-            await replica.kill()  # nobody waits for the rest
+            await replica.kill()  # the test does not wait for the other jobs
     finally:
         await connection.close()
 
@@ -124,7 +124,7 @@ async def test_a_turn_without_jobs_costs_the_same_beside_thousands_of_jobs(
     connection = await asyncpg.connect(database_url)
     try:
         async with harness.replica(provider(), [dig], listens=True) as replica:
-            await plain_turns(harness, replica, 5, statements)  # preparations of a first use
+            await plain_turns(harness, replica, 5, statements)  # the first turns include one-time preparations
             alone, counted_alone = await plain_turns(harness, replica, 40, statements)
             await load(connection, "dig", "infinity")
             beside, counted_beside = await plain_turns(harness, replica, 40, statements)
@@ -138,7 +138,7 @@ async def test_a_turn_without_jobs_costs_the_same_beside_thousands_of_jobs(
 async def plain_turns(
     harness: Harness, replica: Replica, number: int, statements: Counter[Statement]
 ) -> tuple[float, Counter[str]]:
-    """The median of the seconds of a turn that is read to its end, and the writes of all."""
+    """Runs turns without jobs. Returns the median of their seconds, and the counts of all their writes."""
     statements.clear()
     seconds = []
     for _ in range(number):
@@ -146,7 +146,7 @@ async def plain_turns(
         began = perf_counter()
         await harness.finish(replica, asked)
         seconds.append(perf_counter() - began)
-    del statements[record.BEGIN_ROUNDS]  # one for each tick, in which a turn may or may not be
+    del statements[record.BEGIN_ROUNDS]  # its count is random: turns that begin in the same tick share the statement
     return median(seconds), Counter({name: statements[statement] for statement, name in OF_TURNS.items()})
 
 

@@ -1,4 +1,6 @@
-"""Questions of jobs: a background tool asks the person while its turn waits for it, holding a slot or none."""
+"""Questions that jobs ask: a background tool asks the person while its turn waits for the job. The job may hold a slot
+during the question, or none.
+"""
 
 import asyncio
 import json
@@ -35,7 +37,7 @@ ACCEPTED = "PersonAnswer(action='accept', content={'name': 'Ada'})"
 
 @dataclass
 class Harbour:
-    """`done` has the effects, `seconds` is the time of a question."""
+    """Tools that ask the person. `done` has their effects; `seconds` is the time limit of a question."""
 
     seconds: float = 60
     done: list[str] = field(default_factory=list)
@@ -85,7 +87,7 @@ def calling(name: str) -> ScriptedProvider:
 
 
 async def questioned(harness: Harness, asked: Asked, known: Sequence[Ask] = ()) -> Turn:
-    """The turn with an open question that is not in `known`."""
+    """Returns the turn when it has an open question that is not in `known`."""
     while True:
         turn = await harness.turn(asked)
         if any(turn.waits_for(ask) for ask in turn.asks[len(known) :]):
@@ -94,7 +96,7 @@ async def questioned(harness: Harness, asked: Asked, known: Sequence[Ask] = ()) 
 
 
 async def begun(harness: Harness, replica: Replica, harbour: Harbour) -> tuple[Asked, Turn]:
-    """A turn that waits, with a question of its job."""
+    """Starts a turn. Returns it when it waits and its job has asked a question."""
     asked = await harness.ask(tools=tools_of(harbour))
     replica.worker.wake()
     await questioned(harness, asked)

@@ -1,4 +1,4 @@
-"""Background tools: their calls run apart from turns that wait without memory; nothing is run twice or lost."""
+"""Background tools: their calls run apart from turns, which wait without memory. No call is run twice or lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -37,7 +37,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 @dataclass
 class Works:
-    """`done` has the effects. A call of `dig` or `survey` continues after its pause."""
+    """Background tools. `done` has their effects. A call of `dig` or `survey` continues after its pause."""
 
     done: list[str] = field(default_factory=list)
     pause: Pause = field(default_factory=Pause)
@@ -156,7 +156,7 @@ async def until(harness: Harness, asked: Asked, status: str) -> Turn:
 
 
 async def waiting(harness: Harness, replica: Replica, works: Works, **request: Any) -> Asked:
-    """A turn that waits for nothing but a job, which runs."""
+    """Starts a turn. Returns it when it waits only for a job, which is running."""
     asked = await harness.ask(tools=tools_of(works), **request)
     replica.worker.wake()
     await works.pause.reached.wait()
@@ -334,7 +334,7 @@ async def detached(harness: Harness, asked: Asked) -> None:
 
 
 async def sent(harness: Harness, replica: Replica, works: Works) -> Asked:
-    """A turn that waits for a call that continues elsewhere."""
+    """Starts a turn that waits for a call which continues outside of the server."""
     asked = await waiting(harness, replica, works)
     works.pause.go.set()
     await detached(harness, asked)

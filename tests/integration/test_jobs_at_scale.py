@@ -1,5 +1,5 @@
-"""Many waiting turns with overdue jobs: a claim reads only claimable jobs, a list only jobs of its owner, and no owner
-waits behind jobs of another owner.
+"""Many waiting turns with overdue jobs: a claim reads only claimable jobs, a list reads only jobs of its owner, and no
+owner waits behind jobs of another owner.
 """
 
 import json
@@ -21,7 +21,7 @@ from turnstream.tools.tool import tool
 pytestmark = pytest.mark.full
 
 WAITING, JOBS_OF_EACH = 1000, 5
-# Waiting turns, and the jobs of each.
+# Inserts waiting turns and the jobs of each turn.
 TURNS = f"""
 INSERT INTO turns (id, chat_id, parent_id, role, status, request, queue_owner, attempt, started_at)
     SELECT gen_random_uuid(), chat_id, parent_id, role, 'waiting', request, $1, 1, now()
@@ -39,7 +39,7 @@ WITH turn AS (
 )
 UPDATE jobs SET queue_owner = 'bob', name = 'dig', due_at = now() FROM turn WHERE turn_id = turn.id
 """
-TO_CLAIM = 5  # with ten free slots
+TO_CLAIM = 5  # with ten free slots, a claim takes five jobs
 
 
 @tool(background=True)
@@ -49,7 +49,7 @@ async def dig() -> str:
 
 
 async def load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
-    await connection.execute("SET session_replication_role = replica")  # without the triggers
+    await connection.execute("SET session_replication_role = replica")  # the triggers do not fire
     await connection.execute(TURNS, OWNER)
     await connection.execute(JOBS, name, due_at)
     assert await connection.fetchval("SELECT count(*) FROM jobs") == WAITING * JOBS_OF_EACH
@@ -59,7 +59,7 @@ async def load(connection: asyncpg.Connection, name: str, due_at: str) -> None:
 async def _explained(
     connection: asyncpg.Connection, execution: Execution, statement: Statement, **values: object
 ) -> Mapping[str, Any]:
-    """The plan of a statement, which changes nothing in the end."""
+    """Returns the plan of a statement, whose changes are rolled back."""
     transaction = connection.transaction()
     await transaction.start()
     try:
@@ -69,7 +69,7 @@ async def _explained(
 
 
 def _read(plan: Mapping[str, Any], table: str) -> int:
-    """The rows of the table that the scans of the plan have read."""
+    """Returns how many rows of the table the scans of the plan have read."""
     own = 0
     if plan.get("Relation Name") == table and plan["Node Type"] != "ModifyTable":
         own = plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))

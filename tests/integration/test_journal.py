@@ -1,4 +1,4 @@
-"""The journal in Postgres: the text of an open block after a crash of either side."""
+"""The journal in Postgres: the text of an open block after a crash of the server or of Postgres."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ STORED = Statement("SELECT text FROM open_text WHERE turn_id = :turn ORDER BY st
 
 
 class Desk:
-    """A turn that is claimed, with a block that is open, and the journaling of its owner."""
+    """A claimed turn with an open block, and the journaling of its replica."""
 
     def __init__(self, harness: Harness, asked: Asked, turn: Turn, replica: UUID) -> None:
         self.harness = harness
@@ -53,7 +53,7 @@ class Desk:
         return cls(harness, asked, await begun(harness, asked, replica), replica)
 
     async def journaled(self) -> str | None:
-        """The text in the journal, stored or not."""
+        """Returns the open block's text as the journal has it, with or without a checkpoint."""
         turn = await self.harness.turn(self.asked)
         found = await Snapshots(self.harness.database).take({turn.id: MirrorPosition(turn)})
         block = found[turn.id].open_block
@@ -66,7 +66,7 @@ class Desk:
             await self.flush()
 
     async def flush(self) -> None:
-        """Does one tick, and a checkpoint if one is due."""
+        """Does one tick, and a checkpoint if it is due."""
         if await self.journaling.tick():
             await self.journaling.checkpoint()
 
@@ -77,7 +77,7 @@ class Desk:
         return [row["text"] for row in await self.harness.database.rows(STORED, turn=self.asked.turn)]
 
     async def recalled(self) -> str | None:
-        """The text with which the next owner begins."""
+        """Returns the text with which the next claim begins."""
         await Queue(self.harness.database, new_id(), "elsewhere", 1).take_over([self.replica])
         block = await OpenTexts(self.harness.database).open_block(await self.harness.turn(self.asked))
         return block.text if block else None
@@ -85,14 +85,14 @@ class Desk:
 
 @pytest.fixture
 async def desk(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """Without checkpoints."""
+    """A desk that makes no checkpoints."""
     monkeypatch.setattr(journal_writer, "CHECKPOINT", 3600.0)
     return await Desk.of(harness, new_id())
 
 
 @pytest.fixture
 def always_a_checkpoint(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every tick."""
+    """Makes a checkpoint in every tick."""
     monkeypatch.setattr(journal_writer, "CHECKPOINT", 0.0)
 
 
@@ -323,7 +323,9 @@ async def test_a_replica_that_leaves_deletes_its_log_unless_a_takeover_needs_it(
 
 
 class Elsewhere:
-    """A mirror of the desk's turn, and whether its last look has read the stored text."""
+    """A mirror of the desk's turn on another replica. `has_read_stored` is true if the last look has read the
+    checkpoint's text.
+    """
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         self._desk = desk
@@ -400,7 +402,7 @@ async def test_a_mirror_shows_text_when_the_row_of_its_round_comes(
         await late.write("Ahoy")
         assert await elsewhere.look() == ""
         for _ in range(3):
-            await late.flush()  # until the log has no text any more
+            await late.flush()  # until the log has delivered all its text
         assert await elsewhere.look() == ""
         await begin_rounds(harness.database, [(late.view.turn, first_round())])
         assert await elsewhere.look() == "Ahoy"
@@ -433,8 +435,8 @@ async def test_the_text_of_a_turn_that_another_replica_takes_over_stays_in_its_m
 async def test_a_mirror_always_equals_the_log(
     desk: Desk, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Ticks, checkpoints, lost answers and crashes of Postgres in any order; each look has all text of the last tick
-    that was written, once.
+    """Ticks, checkpoints, lost answers and crashes of Postgres come in any order. Each look contains exactly the text
+    of the last tick that was written.
     """
     chance, append, journaled = random.Random(seed), Journal.append, ""
     outcome = "written"
@@ -453,7 +455,7 @@ async def test_a_mirror_always_equals_the_log(
             if chance.random() < 0.05:
                 await desk.harness.database.row(EMPTY)
                 outcome = "written"
-                await desk.write(f"{step}! ")  # by which the crash is noticed
+                await desk.write(f"{step}! ")  # this write notices the crash
             if chance.random() < 0.8:
                 desk.view.append(f"{step} ")
             await desk.flush()

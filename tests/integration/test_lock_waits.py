@@ -1,4 +1,4 @@
-"""The locks of the tests count waiting sessions, and no session that already has its lock."""
+"""The locks of the test harness count only waiting sessions, and no session that already holds its lock."""
 
 import asyncio
 import os

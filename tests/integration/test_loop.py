@@ -1,4 +1,4 @@
-"""The loop: model, tools, model, in all their ways to end. Real rows, real workers, scripted models."""
+"""The loop of model calls and tools, with all the ways it can end. Rows and workers are real, models are scripted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -54,7 +54,7 @@ async def flood() -> str:
 
 
 def calls(*names: str) -> Reply:
-    """A message that calls these tools, each call named for its place."""
+    """Returns a message that calls these tools. The id of each call is its place."""
     return message_of(text("Let me see."), *(tool_use(name, {}, f"{place}") for place, name in enumerate(names)))
 
 
@@ -63,7 +63,7 @@ def answer(content: str = "There.") -> Reply:
 
 
 def ending(stop_reason: str) -> Sequence[Part]:
-    """The last batch of a message."""
+    """Returns the last batch of a message."""
     *_, last = message_of(stop_reason=stop_reason)
     return last
 
@@ -355,7 +355,7 @@ async def test_a_conversation_is_sent_from_its_start(harness: Harness) -> None:
     sent = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
     assert sent == [("user", "first"), ("assistant", "One."), ("user", "second")]
     assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
-    before, [past] = [list(request.past) for request in provider.requests]  # the rhythm of the calls
+    before, [past] = [list(request.past) for request in provider.requests]  # the times of the previous calls
     assert before == []
     assert past.started_at is not None
 

@@ -1,4 +1,4 @@
-"""The loop when no model is left that could finish an answer, and the results of tools stand."""
+"""The loop when the results of tools are stored, but no model is left that could finish the answer."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ async def fall() -> str:
 
 
 def calls_then(*failures: Sequence[Step], call: str = "look") -> ScriptedProvider:
-    """A model that calls a tool, and then only fails."""
+    """A model that calls a tool once, and then always fails."""
     script = iter([list(message_of(text("I look."), tool_use(call, {"place": "sea"} if call == "look" else {}, "a")))])
     rest = iter(failures)
 

@@ -19,7 +19,7 @@ from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_
 from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.tools.tool import tool
 
-WINDOW = 3_000  # tokens
+WINDOW = 3_000  # the model's context window in tokens
 LIMITS = Limits(context_window=WINDOW)
 FACT = re.compile(r"fact \d+")
 TURNS = 200
@@ -31,7 +31,9 @@ def words_of(messages: Iterable[Message]) -> str:
 
 @dataclass
 class Small:
-    """A model with a small window: it knows the facts in its request, and refuses a request that is too long."""
+    """A model with a small context window. It knows only the facts in its request, and refuses a request that is too
+    long.
+    """
 
     window: int = WINDOW
     largest: int = 0
@@ -80,8 +82,8 @@ async def test_a_chat_of_many_turns_continues_in_a_small_window(harness: Harness
 
 
 class Archivist:
-    """A model that makes a decision in each answer, after reading a page. Its summaries contain exactly the facts in
-    the request.
+    """A model that reads a page and makes a decision in each answer. Its summaries contain exactly the facts in the
+    request.
     """
 
     def __init__(self) -> None:
@@ -113,7 +115,7 @@ async def look_at(number: int) -> str:
 
 
 async def test_facts_of_every_kind_survive_each_summary(harness: Harness) -> None:
-    """Facts of the user, of tools and decisions of the model are in every later request."""
+    """Facts from the user and from tools, and decisions of the model, are in every later request."""
     model = Archivist()
     limits = Limits(context_window=WINDOW, max_rounds=2)
     asked: Asked | None = None

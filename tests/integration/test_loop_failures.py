@@ -1,4 +1,4 @@
-"""The loop when the provider fails: before the first text, in mid-sentence, after a call, for good."""
+"""The loop when the provider fails: before the first text, in mid-sentence, after a call, or permanently."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def answer() -> Reply:
 
 
 def broken(*blocks: Sequence[Part], by: Step | None = None, drop: int = 1) -> list[Step]:
-    """A message that breaks off before the last `drop` parts of its blocks."""
+    """Returns a message that breaks off before its last `drop` parts."""
     whole = list(message_of(*blocks))
     return [*whole[: -1 - drop], overloaded() if by is None else by]
 
@@ -369,7 +369,7 @@ async def test_a_provider_that_stays_silent_is_an_error_that_says_so(harness: Ha
 
 
 async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harness) -> None:
-    pause, policy = Pause(), with_model(POLICY, stall_timeout=0.25)  # more time than the lock of the row takes
+    pause, policy = Pause(), with_model(POLICY, stall_timeout=0.25)  # shorter than the lock of the row is held
     provider = ScriptedProvider([[pause, *answer()]])
     async with harness.replica(provider, policy=policy) as replica, harness.locker() as locker:
         asked = await harness.ask()
@@ -414,7 +414,7 @@ async def test_a_reply_that_ends_without_a_reason_is_the_end_of_the_turn(harness
 async def test_nothing_that_comes_after_the_end_of_a_reply_takes_it_back(
     harness: Harness, after: Callable[[], Step], parts: int
 ) -> None:
-    """A connection that breaks, or stays open, after the last event."""
+    """The connection breaks, or stays open, after the last event."""
     *_, last = message_of()
     provider = ScriptedProvider([[*_at_the_end(last[:parts]), after()]])
     async with harness.replica(provider, policy=IMPATIENT) as replica:
@@ -480,7 +480,9 @@ async def test_a_call_with_an_id_that_is_taken_is_kept_when_the_turn_ends_within
 
 
 def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
-    """Each conversation gets the replies from the number in its first words on."""
+    """Gives each conversation its own part of the replies. The conversation's first message is the number of its first
+    reply.
+    """
     iterators: dict[str, Iterator[Reply]] = {}
 
     def reply(request: ModelRequest) -> Reply:
@@ -491,7 +493,7 @@ def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
 
 
 class Broken:
-    """A provider with a bug."""
+    """A provider whose code has a bug."""
 
     name = "broken"
 
@@ -510,7 +512,7 @@ async def test_a_bug_of_ours_ends_the_turn_as_an_error_that_does_not_tell_it(har
 
 
 async def _attached(replica: Replica, turn: Any) -> None:
-    """Returns when a reader waits for the turn."""
+    """Waits until a reader is attached to the turn."""
     view = replica.directory.running(turn)
     assert view is not None
     while not view.wakeup.has_waiters:  # noqa: ASYNC110, a reader has no event for it

@@ -1,4 +1,4 @@
-"""The loop when a model is down and another stands in for it."""
+"""The loop when a model fails and a fallback answers instead."""
 
 from collections.abc import Sequence
 

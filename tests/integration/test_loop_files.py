@@ -1,4 +1,4 @@
-"""Tools that return images and documents: their rows, the request of the model, and the uploads."""
+"""Tools that return images and documents: their rows, the request to the model, and the uploads."""
 
 import json
 from base64 import b64encode

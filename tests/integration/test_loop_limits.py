@@ -1,4 +1,4 @@
-"""Limits inside a turn, as the loop keeps them: budgets, calls, and rounds that the model is sent."""
+"""Limits inside a turn that the loop enforces: budgets, calls, and the limits that the model is informed of."""
 
 from dataclasses import replace
 from typing import Any

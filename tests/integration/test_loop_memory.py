@@ -1,4 +1,4 @@
-"""The memory of a turn in its rows: the number of its calls, the results of identical ones, failures."""
+"""What a turn's rows remember: the number of its calls, the results of identical calls, failures."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ HERE = "this machine:8000"
 
 @dataclass
 class Shelf:
-    """Tools that count their runs. The first runs of `look` raise `at_first`."""
+    """Tools that count their runs. The first runs of `look` raise the exceptions in `at_first`."""
 
     seen: list[str] = field(default_factory=list)
     at_first: list[Exception] = field(default_factory=list)
@@ -60,7 +60,7 @@ def shelf() -> Shelf:
 
 
 def calls(*named: tuple[str, str] | tuple[str, str, Mapping[str, Any]]) -> Reply:
-    """A message that calls tools by name and id."""
+    """Returns a message that calls tools by name and id."""
     return message_of(*(tool_use(name, dict(*given), id) for name, id, *given in named))
 
 
@@ -121,7 +121,7 @@ async def test_identical_calls_in_one_reply_are_run_once(harness: Harness, shelf
 async def test_identical_calls_are_run_once_even_if_the_first_ends_before_the_reply(
     harness: Harness, shelf: Shelf
 ) -> None:
-    """Read-only tools start while the model talks."""
+    """Read-only tools start before the reply is complete."""
     pause = Pause()
     whole = list(calls(("look", "a"), ("look", "b")))
     provider = ScriptedProvider([[*whole[:-1], pause, whole[-1]], answer()])
@@ -260,7 +260,7 @@ async def fail() -> str:
 
 
 def stubborn(request: ModelRequest) -> Reply:
-    """Calls the tool that fails for as long as it may."""
+    """A model that calls the failing tool for as long as the request allows tools."""
     return calls(("fail", f"call {len(request.messages)}")) if request.may_use_tools else answer("I could not.")
 
 

@@ -1,4 +1,4 @@
-"""Turns that change their replica: replicas that die, stop, sleep and wake up, and are full."""
+"""Turns that move to another replica because their replica dies, stops, sleeps and wakes up, or is full."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -47,7 +47,7 @@ def paused_after(count: int, *blocks: Sequence[Part]) -> tuple[Pause, list[Step]
 
 
 async def _watch(harness: Harness, replica: Replica, asked: Asked) -> Client:
-    """A client that has read all there is now, and was then cut off."""
+    """Returns a client that has read everything so far and was then disconnected."""
     client = Client()
     reading = asyncio.create_task(harness.follow(replica, asked, client))
     view = replica.view(asked)
@@ -59,7 +59,9 @@ async def _watch(harness: Harness, replica: Replica, asked: Asked) -> Client:
 
 
 async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked, tools: Sequence[Tool] = ()) -> Client:
-    """The text of a client at the kill of the turn's replica, at the pause, after a tick of the journal."""
+    """Runs the turn up to its pause and one tick of the journal, then kills the replica. Returns the client with the
+    text that it had received.
+    """
     async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
         replica.worker.wake()
         await pause.reached.wait()
@@ -72,7 +74,7 @@ async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked,
 async def _taken_over(
     harness: Harness, asked: Asked, client: Client, replies: Sequence[Reply], tools: Sequence[Tool] = ()
 ) -> tuple[Turn, ScriptedProvider]:
-    """The turn at its end, in the next process at the same address, where the client has reconnected."""
+    """Starts the next process at the same address, reconnects the client, and returns the turn at its end."""
     provider = ScriptedProvider(replies)
     async with harness.replica(provider, tools, address=HERE) as replica:
         watching = asyncio.create_task(harness.follow(replica, asked, client))
@@ -234,7 +236,7 @@ async def test_turns_of_a_replica_without_a_row_are_taken_over(harness: Harness)
 
 @pytest.fixture
 def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tick comes by itself."""
+    """Stops all ticks. A test makes them by hand."""
     monkeypatch.setattr(harness_module, "TICK", 60)
 
 
@@ -377,7 +379,7 @@ async def test_a_second_stop_waits_for_nothing(harness: Harness) -> None:
 async def test_a_stop_comes_to_an_end_though_postgres_is_away(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another replica takes over unreturned turns, like turns of a dead replica."""
+    """Another replica takes over the turns that were not returned, like turns of a dead replica."""
     monkeypatch.setattr(worker, "FINAL_WRITE_TIMEOUT", 0.05)
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
@@ -394,7 +396,7 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
 
 
 async def test_a_notification_that_cannot_be_sent_fails_no_request(harness: Harness) -> None:
-    """The row has the request already; the client must not get an error for it."""
+    """The row already has the request, so the client must not get an error."""
     async with (
         proxied(harness.url) as (url, way),
         connect(url, size=5) as database,
@@ -468,7 +470,7 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
 
 
 async def test_a_session_that_died_silently_does_not_keep_the_next_one_from_listening(harness: Harness) -> None:
-    """Postgres may need hours to notice, and keeps the dead session's lock until then."""
+    """Postgres may notice the death of a session only after hours, and keeps the session's lock until then."""
     received = asyncio.Event()
     sessions = [
         ReplicaSession(harness.url, 7, lambda _: None),
@@ -512,7 +514,7 @@ async def test_a_replica_that_was_taken_over_may_claim_its_own_turn_again(harnes
     other = Pause()
     provider = ScriptedProvider([reply, [other, *answer("Other.")], answer("Anew.")])
     async with harness.replica(provider) as replica:
-        asked = await harness.ask(limits=RETRY)  # whether a row of the text was stored by then, is not said
+        asked = await harness.ask(limits=RETRY)  # the test does not depend on whether the text was stored by then
         replica.worker.wake()
         await pause.reached.wait()
         busy = await harness.ask()
@@ -589,7 +591,7 @@ async def test_turns_beyond_the_room_of_a_replica_are_announced_to_others_at_onc
 
 
 async def _listens(connection: Any, count: int) -> None:
-    """Returns when so many replicas listen, and have done with asking for it."""
+    """Waits until so many replicas have completed their LISTEN."""
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     listening = f"{sessions} AND query LIKE 'LISTEN%' AND state = 'idle'"
     while await connection.fetchval(listening) < count:  # noqa: ASYNC110, Postgres has no event for it
@@ -632,7 +634,9 @@ async def test_a_turn_whose_end_postgres_refuses_is_run_again_until_it_is_taken(
 
 @asynccontextmanager
 async def _paused(harness: Harness) -> AsyncIterator[tuple[Replica, Asked, Locker]]:
-    """A turn after a failed run, which its replica repeats in five minutes. The next run would succeed."""
+    """Returns a turn whose run has failed. Its replica would repeat the run in five minutes, and that run would
+    succeed.
+    """
     provider = ScriptedProvider(lambda _: answer())
     async with (
         harness.replica(provider, policy=replace(POLICY, poll_interval=0.01)) as replica,
@@ -658,7 +662,8 @@ async def test_a_turn_that_is_cancelled_while_its_next_run_is_put_off_ends_at_on
 async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harness) -> None:
     async with _paused(harness) as (replica, asked, _):
         await replica.worker.drain()
-        # The replica polls, and returns a claim that was in progress during the drain a moment later.
+        # The replica polls, so a claim may be in progress when the drain begins. The replica returns that claim a
+        # moment later.
         policy = replace(POLICY, poll_interval=0.01)
         async with harness.replica(ScriptedProvider([answer()]), policy=policy) as other:
             turn = await harness.finish(other, asked)
@@ -666,7 +671,7 @@ async def test_a_drain_hands_back_a_turn_whose_next_run_is_put_off(harness: Harn
 
 
 async def test_a_draining_replica_later_returns_turns_that_it_owns_without_running_them(harness: Harness) -> None:
-    """Simulates the lost answer of the last claim."""
+    """Simulates that the answer to the last claim was lost."""
     async with _paused(harness) as (replica, asked, operator):
         await replica.worker.drain()
         await operator.connection.execute(

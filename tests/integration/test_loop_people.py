@@ -1,4 +1,4 @@
-"""Turns that wait for people, and messages to running turns: nothing is lost, nothing happens twice."""
+"""Turns that wait for people, and messages to running turns: nothing is lost, and nothing happens twice."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client
 
 @dataclass
 class Office:
-    """`done` has the effects. `dig` continues until its cancellation."""
+    """Tools that people approve. `done` has their effects. `dig` continues until it is cancelled."""
 
     done: list[str] = field(default_factory=list)
     digging: Pause = field(default_factory=Pause)
@@ -87,7 +87,7 @@ def office() -> Office:
 
 
 def calls(*named: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> Reply:
-    """A message that calls tools by name and id."""
+    """Returns a message that calls tools by name and id."""
     return message_of(*(tool_use(name, dict(*given), id) for name, id, *given in named))
 
 
@@ -114,7 +114,7 @@ async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
 
 
 async def steer(harness: Harness, asked: Asked, words: str) -> bool:
-    """Stores a steer without a notification. False if the turn accepts no more steers."""
+    """Stores a steer without a notification. Returns False if the turn accepts no more steers."""
     async with Exchanges(harness.database).after(Target(OWNER, asked.chat, on_busy="steer"), None) as draft:
         if draft.steered is not None:
             assert draft.steered.id == asked.turn
@@ -123,7 +123,7 @@ async def steer(harness: Harness, asked: Asked, words: str) -> bool:
 
 
 async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
-    """The turn once it waits and has let go of the replica that ran it."""
+    """Returns the turn once it waits and no replica runs it."""
     replica.worker.wake()
     while not replica.directory.running(asked.turn):  # noqa: ASYNC110, a directory has no event for it
         await asyncio.sleep(0.001)
@@ -134,7 +134,7 @@ async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
 
 
 async def ends(harness: Harness, replica: Replica, asked: Asked) -> Turn:
-    """The turn when it has ended, without a notification."""
+    """Returns the turn when it has ended, without the help of a notification."""
     client = await harness.follow(replica, asked)
     await replica.idle(asked)
     turn = await harness.turn(asked)
@@ -354,7 +354,7 @@ async def test_identical_calls_that_were_edited_are_run_each_with_its_own_input(
 
 
 def _slowly(patch: pytest.MonkeyPatch, name: str, pause: Pause) -> None:
-    """The first write of this name stops before it begins."""
+    """Delays the first write of this name until the test releases it."""
     write = getattr(Records, name)
 
     async def stop_first(records: Records, *args: Any) -> Any:
@@ -373,7 +373,7 @@ LOCK = "SELECT FROM turns WHERE id = $1 FOR UPDATE"
 async def in_this_order(
     harness: Harness, asked: Asked, *deeds: Callable[[], Awaitable[Any]]
 ) -> AsyncIterator[Sequence["asyncio.Future[Any]"]]:
-    """All writes wait for the turn's row, and lock it one after another."""
+    """Makes all writes wait for the turn's row, which they then lock one after another."""
     async with harness.locker() as locker:
         async with locker.holding(LOCK, asked.turn):
             futures = []
@@ -403,7 +403,7 @@ async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Off
 async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_after_them(
     harness: Harness, office: Office, notified: bool
 ) -> None:
-    """Steers arrive with a notification to the same run, or without when the turn would begin to wait."""
+    """A steer arrives with a notification to the same run, or without a notification when the turn is about to wait."""
     provider = ScriptedProvider([calls(("find", "a"), ("dig", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
@@ -448,7 +448,7 @@ async def test_an_answer_at_the_moment_when_the_turn_begins_to_wait_is_not_lost(
 
 
 class WatchesRounds(Hooks):
-    """A hook between the seal of a round and the end of the turn, so that these are two writes."""
+    """A hook that separates the seal of a round from the end of the turn, so that these are two writes."""
 
     async def after_round(self, event: AfterRound) -> None:
         pass
@@ -628,7 +628,9 @@ async def test_a_turn_with_running_calls_continues_after_them_when_an_ask_expire
 async def test_an_answer_in_time_is_taken_though_the_ask_expires_at_the_same_moment(
     harness: Harness, office: Office
 ) -> None:
-    """Neither waits for the other, which would be for ever: the answer has come first to the turn."""
+    """Neither the answer nor the expiry may wait for the other, because they would wait for ever. The answer reaches
+    the turn first.
+    """
     provider = ScriptedProvider([calls(("find", "a")), answer()])
     actions = Actions(harness.database)
     async with harness.replica(provider) as replica, harness.locker() as other:

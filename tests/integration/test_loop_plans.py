@@ -1,4 +1,6 @@
-"""Plans of owners as the loop keeps them: reserved before each model call, settled with its round, given back."""
+"""Plans of owners in the loop: a reservation is made before each model call, and is settled with the round or given
+back.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +41,7 @@ def limited(**rates: float) -> WorkerPolicy:
 
 
 async def account(harness: Harness) -> tuple[float, ...]:
-    """Tokens, cost and calls of the day."""
+    """Returns the owner's tokens, cost and calls of the day."""
     row = await harness.database.row(GET_ACCOUNT, owner=OWNER)
     assert row is not None
     return tuple(float(figure) for figure in row)
@@ -225,7 +227,7 @@ async def test_an_account_begins_with_the_sums_of_the_ledger(harness: Harness) -
 async def test_a_turn_that_has_ended_is_reported_though_its_run_is_stopped_then(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reservation is still being released when its owner's runs are stopped."""
+    """The owner's runs are stopped while the reservation of the ended turn is still being released."""
     closing, may_close, release = asyncio.Event(), asyncio.Event(), Accounts.release
 
     async def release_late(accounts: Accounts, turn: UUID, attempt: int, since: int) -> None:

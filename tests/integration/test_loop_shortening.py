@@ -1,4 +1,4 @@
-"""Tool results that a conversation has no room for any more."""
+"""Tool results for which the conversation has no room any more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from turnstream.storage.chats.exchanges import Exchanges, Target
 from turnstream.tools.tool import Tool, tool
 from turnstream.tools.toolset import Toolset
 
-WINDOW = 6_000  # tokens
+WINDOW = 6_000  # the model's context window in tokens
 LIMITS = Limits(context_window=WINDOW, max_rounds=20)
 PAGE = "It is a long page. " * 250
 
@@ -33,7 +33,7 @@ async def look(page: int) -> str:
 
 @dataclass
 class Reader:
-    """A model with a small window that reads a page in each round, and refuses longer requests."""
+    """A model with a small context window. It reads a page in each round, and refuses requests that are too long."""
 
     rounds: int
     window: int = WINDOW

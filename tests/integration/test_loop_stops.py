@@ -1,4 +1,4 @@
-"""Cancellation of a turn in every phase: written text stays, every call has a result, usage is kept."""
+"""Cancellation of a turn in every phase: written text stays, every call gets a result, and usage is kept."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,13 +35,13 @@ def answer() -> Reply:
 
 
 def paused_after(count: int, *blocks: Sequence[Part]) -> tuple[Pause, list[Step]]:
-    """A message that pauses after its first `count` batches, of which the first is its start."""
+    """Returns a message that pauses after its first `count` batches. The first batch is its start."""
     pause, whole = Pause(), list(message_of(*blocks))
     return pause, [*whole[:count], pause, *whole[count:]]
 
 
 async def cancelled(harness: Harness, replica: Replica, asked: Asked) -> Turn:
-    """The turn after it was cancelled twice, which a reader watched."""
+    """Cancels the turn twice while a reader watches. Returns the turn."""
     watching = asyncio.create_task(harness.follow(replica, asked))
     await replica.cancel(asked)
     await replica.cancel(asked)
@@ -162,7 +162,7 @@ async def test_calls_before_the_seal_get_results_and_a_call_that_was_cut_gets_no
 async def test_changes_of_one_read_are_not_lost_when_the_turn_is_cancelled_between_their_writes(
     harness: Harness,
 ) -> None:
-    """The first of four blocks waits for a lock when the turn is cancelled; the last is still open."""
+    """The first of four blocks waits for a lock when the turn is cancelled. The last block is still open."""
     blocks = [text("One."), tool_use("look", {}, "a"), tool_use("look", {}, "b"), text("Two.", " More.")]
     whole = list(message_of(*blocks))
     pause = Pause()
@@ -184,7 +184,7 @@ async def test_changes_of_one_read_are_not_lost_when_the_turn_is_cancelled_betwe
 
 @pytest.mark.parametrize("place", range(1, 6))
 async def test_a_cancellation_that_meets_a_write_waits_for_it(harness: Harness, place: int) -> None:
-    """Whichever write it is: of the round, a block, the seal."""
+    """The write may begin the round, store a block or seal the round."""
     whole = list(message_of(text("One."), tool_use("look", {}, "a")))
     writes = [0, 2, 6, 7]
     pause = Pause()
@@ -206,7 +206,7 @@ async def test_a_cancellation_that_meets_a_write_waits_for_it(harness: Harness, 
 
 
 class Bench:
-    """A tool that works until it is cancelled, or released."""
+    """A tool that works until it is cancelled or released."""
 
     def __init__(self) -> None:
         self.started, self.go, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -401,5 +401,5 @@ async def test_an_owner_that_lost_its_claim_stops_its_tools(harness: Harness) ->
 
 
 async def _set_status(execute: Callable[..., Awaitable[object]], asked: Asked) -> None:
-    """Back into the queue, as if its new owner had released it."""
+    """Puts the turn back into the queue, as if its new owner had released it."""
     await execute("UPDATE turns SET status = 'queued', replica = NULL WHERE id = $1", asked.turn)

@@ -1,4 +1,4 @@
-"""Structured turns: attempts, drafts, submissions, and each of their ends."""
+"""Structured turns: attempts, drafts, submissions, and all the ways such a turn can end."""
 
 from dataclasses import replace
 from typing import Any
@@ -199,7 +199,7 @@ async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harn
 
 
 class Judge(Hooks):
-    """Records attempts, and the mistakes of their outputs. Raises at every second attempt."""
+    """Judges outputs. Records the attempts and the mistakes in their outputs, and raises at every second attempt."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""A failover to an asynchronous standby loses the last seconds of a running turn, and the run writes these again."""
+"""A failover to an asynchronous standby loses the last seconds of a running turn. The run writes these rows again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from turnstream.stream.mirror import Mirror
 from turnstream.stream.reader import follow
 from turnstream.tools.tool import tool
 
-# Simulates the unreplicated commits, missing in the new primary.
+# Simulates commits that were not replicated and are missing on the new primary.
 LOSSES = {
     "the last block": ["DELETE FROM blocks WHERE turn_id = $1 AND index = 2"],
     "all blocks": ["DELETE FROM blocks WHERE turn_id = $1"],
@@ -89,7 +89,9 @@ async def test_rows_that_postgres_lost_are_written_again_before_the_turn_ends(
 async def test_a_reader_who_comes_while_rows_are_lost_receives_them_once_they_are_written_again(
     harness: Harness, name: str
 ) -> None:
-    """On another replica, which has only the rows. A standby has a beginning of the commits: a gap is no such loss."""
+    """The reader comes to another replica, which has only the rows. A standby has all commits up to some point, so no
+    loss leaves a gap.
+    """
     reached, go, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool()
@@ -175,7 +177,7 @@ WRITES: dict[str, Callable[[Records, Turn], Awaitable[object]]] = {
 
 
 async def in_the_middle(harness: Harness, replica: UUID) -> tuple[Asked, Records]:
-    """A turn that has called twice: one call has its result, the other runs and has asked a person."""
+    """Returns a turn with two calls: one has its result, the other is running and has asked a person."""
     asked = await harness.ask()
     now = turn = await claimed(harness, asked, replica)
     await harness.database.row(SAY, steer=SPOKEN.id, turn=turn.id, blocks=to_json(SPOKEN.blocks))
@@ -195,7 +197,7 @@ async def lose(harness: Harness, asked: Asked) -> None:
 
 
 def test_every_write_there_is_is_tried() -> None:
-    others = {"count_hook_failures"}  # of a turn that has ended
+    others = {"count_hook_failures"}  # the write belongs to turns that have ended
     assert {name for name in vars(Records) if name[0] != "_"} - others == WRITES.keys()
 
 
@@ -218,7 +220,7 @@ async def test_every_write_includes_earlier_lost_writes(harness: Harness, name: 
 
 async def test_a_job_that_postgres_lost_may_have_been_begun(harness: Harness) -> None:
     asked, records = await in_the_middle(harness, new_id())
-    records._started.clear()  # the call is a job, and nothing else
+    records._started.clear()  # the call is a job and not also a started call
     await records.start_jobs([JOB], 2)
     await lose(harness, asked)
     await harness.database.rows(Statement("DELETE FROM jobs WHERE turn_id = :turn RETURNING id"), turn=asked.turn)
@@ -261,7 +263,7 @@ async def test_turns_after_a_lost_end_are_read_again(harness: Harness) -> None:
     async with harness.replica(provider) as replica:
         first = await harness.ask()
         await harness.finish(replica, first)
-        async with harness.locker() as locker:  # another replica has run the turn again
+        async with harness.locker() as locker:  # another replica runs the turn again
             await locker.connection.execute(
                 "UPDATE blocks SET text = 'Ahoy.' WHERE turn_id = $1 AND round = 1", first.turn
             )

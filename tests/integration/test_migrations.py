@@ -1,4 +1,6 @@
-"""Migrations and tables say the same, up and down, however many bring the database up at once."""
+"""Migrations and the declared tables agree, upwards and downwards, however many processes migrate the database at
+once.
+"""
 
 import asyncio
 import io
@@ -98,7 +100,9 @@ def test_down_to_the_oldest_in_versions_and_up_again_leaves_no_trace(database_ur
 
 
 async def take_to(revision: str, url: str, folder: Path) -> None:
-    """Makes the database one of the revision, by a version that could. The package of the oldest one is `app`."""
+    """Migrates the database to the revision, with a version of the code that could do so. In the oldest version, the
+    package is called `app`.
+    """
     oldest = revision == OLDEST_REVISION
     commit = LAST_WITH_ALL_REVISIONS if oldest else LAST_WITH_WAY_BACK
     git = ("git", "-C", FOLDER.parent, "-c", "safe.directory=*", "archive", commit, "app", "migrations")
@@ -180,7 +184,7 @@ async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
 
 
 (LOCK,) = map(int, re.findall(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE))
-# PostgreSQL 15 has no limit of transactions.
+# PostgreSQL 15 has no time limit for transactions.
 LIMITS = ("statement_timeout", "lock_timeout", "transaction_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -194,15 +198,15 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
     async with locker.holding(f"SELECT pg_advisory_xact_lock({LOCK})"):
         both = [await migrating(empty_database_url) for _ in range(2)]
         await waiting_to_migrate(locker.watcher, 2)
-        await locker.connection.execute("SELECT pg_sleep(0.5)")  # for longer than a statement has
+        await locker.connection.execute("SELECT pg_sleep(0.5)")  # longer than the time limit of a statement
     assert [await process.wait() for process in both] == [0, 0]
     for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM turnstream_alembic_version"):
         assert await look(empty_database_url, query) == await look(database_url, query)
 
 
 def test_no_migration_changes_once_databases_may_have_it_and_a_function_changes_with_a_new_one() -> None:
-    """A database that has a migration would never get its change. A server of the version before would put its own
-    functions back, if it could not see by the revision that these are newer.
+    """If a migration changed later, a database that already has it would never get the change. Without a new revision,
+    a server of the previous version would not see that the functions are newer, and would put its own back.
     """
     there = present()
     kept = {name: digest for name, digest in listed().items() if name in there or not name.startswith("sql/")}
@@ -220,7 +224,7 @@ async def test_the_functions_and_triggers_are_those_of_the_files_each_with_one_s
 
 
 async def test_postgres_finds_all_names_in_the_bodies_of_functions(database_url: str) -> None:
-    """The migration does not look: a function may call one of a later file."""
+    """Migrations do not check these names, because a function may call a function of a later file."""
     before = await catalog(database_url)
     for file in sql_files():
         await _execute(database_url, file.sql)
@@ -234,7 +238,7 @@ TRIGGERS = "SELECT tgname, xmin::text FROM pg_trigger WHERE NOT tgisinternal"
 
 
 def changed(*names: str) -> Sequence[SqlFile]:
-    """The files of the tree, with another text for `names`."""
+    """Returns the files of the tree. The files in `names` have another text."""
     return [
         replace(file, sql=re.sub(r"\bBEGIN\n", "BEGIN  -- Of a test\n", file.sql) + "\n-- changed")
         if file.name in names
@@ -299,7 +303,7 @@ async def test_the_log_names_the_session_that_a_migration_waits_for(
         assert seen["seconds"] >= 0
 
 
-# Tables with few or rarely changed rows, for which the defaults of Postgres are right.
+# Tables with few or rarely changed rows. For these tables the default vacuum settings of Postgres are right.
 NO_VACUUM_OF_THEIR_OWN = {
     *(
         "asks",

@@ -1,5 +1,5 @@
-"""For any interleaving of tool completions, cancels, crashes, decisions and new messages: every tool_use has exactly
-one result, nothing is done twice or without leave, no word is lost, and the next request is legal.
+"""Tool completions, cancels, crashes, decisions and new messages come in any order. Every tool_use has exactly one
+result, no effect happens twice or without approval, no message is lost, and the next request is legal.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.support.load import slowdown
 
 CHATS = int(os.environ.get("PROPERTY_CHATS", "24"))
 AT_ONCE = 8
-ENOUGH = 24  # chats in which each of these usually has happened; else there are more
+ENOUGH = 24  # in so many chats each of these events usually happens; otherwise more chats follow
 EVENTS = (
     "result",
     "approve",
@@ -74,7 +74,7 @@ async def test_whatever_people_say_and_replicas_suffer_every_call_has_one_result
     random = Random(seed)
     events: Counter[str] = Counter()
     try:
-        with capture_logs():  # tracebacks in colours cost more than all the rest
+        with capture_logs():  # coloured tracebacks would take most of the time
             for number in range(0, 3 * CHATS, AT_ONCE):
                 if number >= CHATS and (CHATS < ENOUGH or all(events[event] for event in EVENTS)):
                     break
@@ -88,7 +88,7 @@ async def test_whatever_people_say_and_replicas_suffer_every_call_has_one_result
 
 
 async def _act(harness: Harness, random: Random, events: Counter[str]) -> None:
-    """Some chats at once, on replicas of their own."""
+    """Runs some chats at once, on replicas of their own."""
     workshop, model = Workshop(), Model(Random(random.random()), events)
     workshop.events = events
     async with AsyncExitStack() as stack:

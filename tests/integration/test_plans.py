@@ -1,5 +1,5 @@
-"""The reads of a statement do not grow with the database: the plans on fifty thousand turns, of the first execution and
-of the sixth, for which Postgres may choose a plan for all values.
+"""The reads of a statement do not grow with the database. The plans are for fifty thousand turns, at the first
+execution and at the sixth, for which Postgres may choose a generic plan.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ PAGE = WHOLE[-100:]
 
 
 def found(owner: str, word: str) -> Mapping[str, Any]:
-    """The values of a simple search."""
+    """Returns the values of a simple search."""
     filters = dict.fromkeys(("since", "until", "only", "before", "before_id"))
     window = {"word": word, "margin_before": 40, "length": 200}
     return {"owner": owner, "sought": f"'{word}':*", "limit": 51, **window, **filters}
 
 
-# The first answers of all chats become turns in the queue: the last one is Bob's, the others are Ada's.
+# Puts the first answer of each chat into the queue. The last answer is Bob's, the others are Ada's.
 QUEUE = """
 UPDATE turns SET status = 'queued', ended_at = NULL, stop_reason = NULL,
     queue_owner = CASE WHEN turns.created_at = last THEN 'bob' ELSE 'ada' END
@@ -52,7 +52,8 @@ UPDATE turns SET status = 'queued', ended_at = NULL, stop_reason = NULL,
     WHERE message.id = turns.parent_id AND message.parent_id IS NULL AND turns.role = 'assistant';
 ANALYZE turns;
 """
-# The statement, its values, and its maximum of touched 8 kB pages. An index lookup takes about four pages.
+# For each case: the statement, its values, and the most 8 kB pages that it may touch. An index lookup takes about four
+# pages.
 CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn": (turns.GET_NEWEST, {"owner": "owner-0", "chat": CHAT}, 20),
     "the newest turn of a message": (exchanges.GET_NEWEST_OF_CHAT, {"chat": CHAT}, 20),
@@ -65,7 +66,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "what is new in a chat, from its beginning": (
         news.GET_NEWS,
         {"chat": CHAT, "since": datetime(2020, 1, 1, tzinfo=UTC), "place": 0, "limit": 50},
-        400,  # all turns of the chat: most chats are short, and a plan for all values is one for these
+        400,  # all turns of the chat: most chats are short, and the generic plan is made for a short chat
     ),
     "the turns that a cursor names": (
         news.GET_TURNS_AT,
@@ -91,7 +92,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     ),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 0}, 20),
     "the queue with suspects": (queue.CLAIM_TURNS, {"replica": new_id(), "step": 1, "limit": 50, "suspects": 1}, 40),
-    # The simple search may read the owner's messages, 250 of 25,000 that people wrote and as many answers.
+    # The simple search may read all messages of the owner: 250 of the 25,000 that people wrote, and 250 answers.
     "a simple search for nothing": (search.FIND_CHATS, found(OWNER, "nothing"), 3000),
     "a simple search for the most frequent word": (search.FIND_CHATS, found(OWNER, "word1"), 4000),
     "a simple search of documents": (
@@ -99,7 +100,7 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         {**found(OWNER, "word1"), "prefix": ""},
         1000,
     ),
-    # The last hour, with the pages of the ledger behind one entry of its index.
+    # The last hour, and the pages of the ledger that one entry of its index covers.
     "the calls of an hour, by minutes": (operations.GET_MINUTES, {}, 300),
     "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * SIZE.recent),
     "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * SIZE.recent),
@@ -129,7 +130,7 @@ async def check_reads(
     transaction = connection.transaction()
     await transaction.start()
     try:
-        if warm:  # the first time a function reads the catalogs too
+        if warm:  # the first execution of a function also reads the catalogs
             await connection.fetch(statement.sql, *statement.arguments(dict(values)))
         plan = await plan_of(connection, statement, values, execution)
     finally:

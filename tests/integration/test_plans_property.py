@@ -1,5 +1,5 @@
-"""Whatever owners ask, however small their plans are and whichever replicas die: nobody spends more than the plan and
-one reservation, and the ledger, the accounts and the rounds have the same figures.
+"""Whatever owners request, however small their plans are and whichever replicas die, nobody spends more than the plan
+and one reservation. The ledger, the accounts and the rounds have the same figures.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def look(at: str = "sea") -> str:
 
 
 class Play:
-    """Random replies of a model, within their reservations. A reply may be the last of its replica."""
+    """Random replies of a model, each within its reservation. The replica may die after a reply."""
 
     def __init__(self, random: Random) -> None:
         self.crashes = 0
@@ -100,7 +100,7 @@ async def test_no_owner_spends_more_than_the_plan_and_one_reservation(
     }
     reserved = dict.fromkeys(named, 0)
     reserve, release = Accounts.reserve, Accounts.release
-    dying = set[Accounts]()  # accounts of replicas that are being killed; the other replica releases their reservations
+    dying = set[Accounts]()  # accounts of replicas that are being killed, whose reservations the other replica releases
 
     async def watched(self: Accounts, owner: str, plan: Plan, *rest: Any) -> Any:
         reserved[owner] = max(reserved[owner], rest[2])

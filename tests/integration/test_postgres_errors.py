@@ -1,4 +1,4 @@
-"""Every error that Postgres can answer with has one of two meanings, and none of them ends a background task."""
+"""Every error of Postgres has one of two meanings, and no error stops a background task."""
 
 import asyncio
 import socket
@@ -34,26 +34,26 @@ def _classes_of(kind: type[asyncpg.PostgresError]) -> Iterator[type[asyncpg.Post
         yield from _classes_of(each)
 
 
-# Classes 00 to 02 are no errors, and Postgres refuses to raise 00000.
+# Classes 00 to 02 are not errors, and Postgres refuses to raise 00000.
 STATES = sorted(
     {state for each in _classes_of(asyncpg.PostgresError) if (state := getattr(each, "sqlstate", None)) is not None}
 )
 PASSING = (
-    "0A000",  # a standby before its promotion: unlogged tables cannot be read
+    "0A000",  # a standby before its promotion cannot read unlogged tables
     "08006",
     "25006",  # a planned switchover: both nodes are read-only
-    "26000",  # a pooler per transaction lost the prepared statement
+    "26000",  # a transaction pooler has lost the prepared statement
     "28P01",
     "3D000",
     "40P01",
     "42501",
-    "42704",  # without USAGE on its schema, nothing is found for a while
+    "42704",  # without USAGE on the schema, no name is found for a while
     "42883",
     "42P01",
     "42P05",
     "53300",
     "53100",
-    "55P03",  # `lock_timeout` during any DDL
+    "55P03",  # `lock_timeout` of a write during DDL
     "57014",
     "57P01",
     "57P03",
@@ -104,7 +104,7 @@ async def test_a_background_task_that_postgres_ended_is_begun_again(
 
     async def work() -> None:
         if (state := next(states, None)) is not None:
-            async with asyncio.TaskGroup() as group:  # its error is a group, like errors of webhooks and of the worker
+            async with asyncio.TaskGroup() as group:  # a group wraps it, like errors of webhooks and the worker
                 group.create_task(database.rows(RAISE, state=state))
         done.set()
         await asyncio.Event().wait()
@@ -136,11 +136,13 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
         assert before is not None
         assert after is not None
         assert before["id"] != after["id"]
-        await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
+        await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # the statement has its own limit
 
 
 async def test_a_statement_that_is_given_up_waits_for_its_lock_no_more(database_url: str) -> None:
-    """Else Postgres would keep a session for each, and have no connection left before a long lock ends."""
+    """Otherwise Postgres would keep a session for each abandoned statement, and would have no connection left before a
+    long lock ends.
+    """
     write, waiting = Statement("DELETE FROM deleted_chats"), "SELECT count(*) FROM pg_locks WHERE NOT granted"
     async with connect(database_url, size=2, statement_timeout=0.2) as database:
         locking, looking = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
@@ -207,7 +209,7 @@ async def test_the_requests_of_one_owner_use_half_of_the_connections(database_ur
 async def test_a_write_after_a_cancelled_transaction_is_committed(database_url: str) -> None:
     """The BEGIN may still be running when the next task gets the connection."""
     async with connect(database_url, size=1) as database, connect(database_url, size=1) as other:
-        for steps in range(1, 8):  # of the event loop, until it is cancelled
+        for steps in range(1, 8):  # steps of the event loop before the cancellation
 
             async def begin() -> None:
                 async with database.transaction():
@@ -225,7 +227,7 @@ async def test_a_write_after_a_cancelled_transaction_is_committed(database_url: 
 
 
 async def test_a_session_whose_search_path_leads_to_no_schema_is_opened_again_until_it_does(database_url: str) -> None:
-    """Like after a REVOKE of the schema's USAGE: Postgres answers, and no statement fails."""
+    """This happens after a REVOKE of the schema's USAGE: Postgres answers, and no statement fails."""
     name, lost, opened = urlsplit(database_url).path[1:], asyncio.Event(), asyncio.Event()
     connection = await asyncpg.connect(database_url)
     try:

@@ -1,4 +1,6 @@
-"""Preliminary outputs of running tools: readers see them, rows keep them, and the result replaces them."""
+"""Preliminary outputs of running tools: readers see them, rows keep the newest output of each call, and the result
+replaces it.
+"""
 
 import asyncio
 import json
@@ -33,7 +35,7 @@ class Archive:
         """Search for long."""
         self.runs += 1
         context.preliminary("1 of 4 is found.")
-        context.preliminary(object())  # a mistake, which is logged
+        context.preliminary(object())  # a mistake of the tool, which is logged
         context.preliminary(ToolResult("2 of 4 are found.", {"rows": [1, 2]}))
         await self.more.wait()
         context.preliminary({"found": 3})
@@ -57,7 +59,7 @@ async def stored(harness: Harness, asked: Asked, wanted: str) -> None:
 
 
 async def notices(harness: Harness, directory: Directory, asked: Asked) -> AsyncGenerator[dict[str, Any], None]:
-    """The preliminary outputs for a new reader, and the number of events before each."""
+    """Returns the preliminary outputs that a new reader gets, and the number of events before each output."""
     view, events = directory.view(await harness.turn(asked)), 0
     async for frames in TurnReader(directory, view, lambda: harness.turn(asked), Cursor(), frame).frames():
         for each in frames.split(b"\n\n")[:-1]:

@@ -1,4 +1,4 @@
-"""Code at the provider that calls our tools, over several requests."""
+"""Programs that run at the provider and call tools of this server, over several requests."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -30,8 +30,8 @@ JSON = {"content-type": "application/json"}
 
 @dataclass
 class Programming(CannedServer):
-    """A model that runs one program with `calls` calls, one in each reply, and refuses the same requests as the API.
-    The request `fails_at` fails.
+    """A model that runs one program with `calls` calls, one call in each reply. It refuses the same requests as the
+    API, and fails the request number `fails_at`.
     """
 
     calls: int = 6
@@ -65,7 +65,7 @@ def _call(number: int) -> Json:
 
 
 def _continued(number: int) -> Json:
-    """A whole message in its first event; only every other one names the container."""
+    """Returns a whole message in its first event. Only every second message names the container."""
     container = {"container": {"id": "container_1"}} if number % 2 else {}
     return {"role": "assistant", "content": [_call(number)], "stop_reason": "tool_use", "usage": {}, **container}
 
@@ -175,7 +175,7 @@ async def test_the_turn_after_one_that_ended_within_a_program_is_accepted(
 
 
 class Expiring(CannedServer):
-    """Refuses every request that names a container."""
+    """A provider that refuses every request that names a container."""
 
     refusal: Answer
 

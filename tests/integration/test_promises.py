@@ -1,4 +1,4 @@
-"""The promises of docs/protocol.md, over a real socket. Each test has the numbers of its promises."""
+"""The promises of docs/protocol.md, over a real socket. Each test lists the numbers of its promises."""
 
 import asyncio
 import re
@@ -36,12 +36,12 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 
 async def asked(client: Client, server: Server, *replies: Reply, **body: Any) -> Said:
-    """A turn with the `replies` as its model's replies. The turn may still run."""
+    """Starts a turn with `replies` as its model's replies. The turn may still run."""
     return await client.say(await client.chat(), model=server.scripts.model(*replies), **body)
 
 
 def conversation() -> list[Reply]:
-    """Everything a turn is made of: thinking, prose, two calls at once, their results, an answer."""
+    """A turn with every kind of content: thinking, prose, two parallel calls, their results, an answer."""
     calls = (tool_use("doc_tree", {}, "call_1"), tool_use("doc_view", {"path": "nowhere"}, "call_2"))
     return [message_of(thinking("Let me ", "look."), text("I look."), *calls), message_of(text("Nothing ", "there."))]
 
@@ -51,7 +51,7 @@ Apply = Callable[[Json, str, Mapping[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def apply() -> Apply:
-    """The client as printed in the documentation."""
+    """Returns the function `apply` of the client that the documentation prints."""
     code = re.findall(r"^```python\n(.*?)^```$", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec("\n".join(code), names)
@@ -71,7 +71,7 @@ def place(event: Event) -> tuple[int, ...]:
 
 
 def kept(events: list[Event]) -> list[Event]:
-    """The events without notices and other transient events."""
+    """Returns the events without notices and other transient events."""
     return [event for event in events if event.id is not None]
 
 
@@ -161,7 +161,7 @@ async def test_headers_keep_proxies_from_holding_events_back(client: Client) -> 
 
 
 async def test_content_sent_as_complete_is_stored(client: Client, server: Server) -> None:
-    """While Postgres delays the writer, no reader sees a complete part of the turn."""
+    """While Postgres delays the writer, no reader receives a part of the turn as complete."""
     whole = list(message_of(text("Hello.")))
     before: dict[type[Mark], Pause] = {BlockStop: Pause(), RoundStop: Pause()}
     reply: Reply = [*whole[:-2], before[BlockStop], whole[-2], before[RoundStop], whole[-1]]
@@ -256,7 +256,7 @@ async def test_offsets_count_code_points(client: Client, server: Server) -> None
 
 
 async def waited_for(server: Server, new: Said) -> None:
-    """Returns when a reader waits for further events of the running turn."""
+    """Waits until a reader waits for further events of the running turn."""
     view = server.services.live.directory.running(UUID(new.assistant["id"]))
     assert view is not None
     while not view.wakeup.has_waiters:  # noqa: ASYNC110, it rings for the reader

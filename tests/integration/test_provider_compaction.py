@@ -1,4 +1,4 @@
-"""Conversations that the provider makes shorter by itself."""
+"""Conversations that the provider compacts by itself."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Turns queued behind each other: the order of claims, and the end of cancelled or skipped turns."""
+"""Turns that are queued behind each other: the order of claims, and the end of cancelled or skipped turns."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from turnstream.storage.runs.queue import Queue
 
 
 async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:
-    """Posts a message to a chat with an open turn, like the API."""
+    """Posts a message to a chat with an open turn, as the API does."""
     blocks = [Block(0, 0, 0, TEXT, words)]
     async with Exchanges(harness.database).after(Target(OWNER, chat.chat, on_busy=on_busy), None) as draft:
         if draft.steered is not None:
@@ -50,7 +50,7 @@ def queue_of(harness: Harness) -> Queue:
 
 
 async def become(harness: Harness, asked: Asked, status: Status) -> Turn:
-    """Brings the turn into this status, in any replica."""
+    """Gives the turn this status, on any replica."""
     assert (await queue_of(harness).claim(1)) == [asked.turn]
     turn = await harness.turn(asked)
     records = await records_of(harness, turn)
@@ -76,7 +76,7 @@ def words_to(request: ModelRequest) -> list[str]:
 
 
 def answering(pauses: dict[str, Pause]) -> ScriptedProvider:
-    """Answers "Yes, …" to the last words, after their pause, if any."""
+    """Answers "Yes, …" to the last message, after the pause for that message, if it has one."""
 
     def reply(request: ModelRequest) -> Reply:
         words = words_to(request)[-1]
@@ -137,7 +137,7 @@ async def test_turns_that_were_enqueued_run_one_after_another_without_being_rung
 
 
 async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[Asked]) -> None:
-    """Without notifications: one reader for each turn assembles the whole turn."""
+    """Follows the turns without notifications. One reader for each turn assembles the whole turn."""
     for one in asked:
         client = await harness.follow(replica, one)
         await replica.idle(one)
@@ -147,7 +147,7 @@ async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[
 async def test_simultaneous_messages_are_queued_one_behind_another(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first message is delayed before its lock of the chat."""
+    """The first message is delayed before it locks the chat."""
     pause, row = Pause(), Transaction.row
 
     async def hold_up_the_first(connection: Transaction, statement: Statement, **values: Any) -> Row | None:
@@ -336,7 +336,9 @@ async def test_a_turn_that_went_back_into_the_queue_at_its_end_keeps_its_place(h
 
 
 async def test_an_end_meets_a_message_that_is_enqueued_while_it_is_written(harness: Harness) -> None:
-    """Else neither would wake the worker: the claim for the message finds the turn open, the end finds no message."""
+    """Otherwise neither would wake the worker: the message's claim finds the turn open, and the end finds no
+    message.
+    """
     asked = await harness.ask()
     turn = await become(harness, asked, "running")
     records = await records_of(harness, turn)
@@ -345,7 +347,7 @@ async def test_an_end_meets_a_message_that_is_enqueued_while_it_is_written(harne
         place = Target(OWNER, asked.chat, on_busy="enqueue")
         async with Exchanges(harness.database).after(place, None) as draft:
             ending = asyncio.create_task(records.end(ended))
-            await locker.waiting()  # it has its snapshot
+            await locker.waiting()  # the claim has its snapshot
             await draft.create([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted"), None)
         _, followed = await ending
     assert followed
@@ -373,7 +375,7 @@ async def test_a_look_at_other_replicas_shows_that_the_clock_of_postgres_was_set
 
 
 async def test_a_turn_that_moves_behind_an_open_one_during_a_claim_is_not_claimed(harness: Harness) -> None:
-    """The claim has taken its snapshot before the move, and locks the row after it."""
+    """The claim takes its snapshot before the move, and locks the row after the move."""
     first = await harness.ask()
     second = await enqueue(harness, first, "Second")
     third = await enqueue(harness, first, "Third")

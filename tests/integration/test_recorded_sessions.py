@@ -1,4 +1,6 @@
-"""Every recorded Anthropic session, run again with rows, worker, SDK and tools: each request is the recorded one."""
+"""Every recorded Anthropic session, run again with rows, worker, SDK and tools: each request equals the recorded
+request.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -35,12 +37,15 @@ from turnstream.storage.database import connect
 
 pytestmark = needs_recordings
 
-# Only the replies were recorded. The parts of user and tools are made up, and the replies must go back unchanged.
+# Only the replies of these sessions were recorded. The parts of the user and the tools are invented, and the replies
+# must be sent back unchanged.
 ONLY_REPLIES = sessions_without_requests()
 
 
 def can_be_had_again(name: str) -> bool:
-    """False for sessions that our users cannot produce: text beside results, or an answer in another chat."""
+    """Returns False for sessions that users of this server cannot produce: text beside results, or an answer in another
+    chat.
+    """
     users = [{block["type"] for block in blocks} for role, blocks in requests_of(name)[-1] if role == "user"]
     return is_one_chat(name) and not any(TOOL_RESULT in types and len(types) > 1 for types in users)
 
@@ -58,7 +63,7 @@ async def stage(shared_database_url: str) -> AsyncIterator[Stage]:
 
 
 def expected(name: str) -> list[Conversation]:
-    """The recorded requests, without the client's changes of replies."""
+    """Returns the recorded requests, in which replies that the client changed are restored."""
     edited = name not in ONLY_REPLIES and is_edited(name)
     return [
         [(role, reply_of(name, 1) if edited and role == "assistant" else blocks) for role, blocks in request]
@@ -72,7 +77,7 @@ async def test_a_recorded_session_that_is_had_again_says_the_same_in_every_reque
     turns = await stage.play(name)
     heard = stage.provider.heard[name]
     reasons = [message_of(name, number)["stop_reason"] for number in rounds(name)]
-    ends_in_call = reasons[-1] == TOOL_USE  # its client was content with the call
+    ends_in_call = reasons[-1] == TOOL_USE  # the recorded client stopped at the call
     if ends_in_call:
         heard = heard[:-1]
     else:

@@ -44,8 +44,8 @@ from turnstream.llm.provider import ModelRequest
 
 pytestmark = needs_recordings
 
-# Cut tool inputs. The SDK shows a guess, or mixes the text of two blocks. This server keeps the streamed text and
-# closes the block as interrupted, so that the block is never a call.
+# Tool inputs that are truncated. The SDK shows a guess, or mixes the text of two blocks. This server keeps the streamed
+# text and closes the block as interrupted, so that the block never becomes a call.
 CUT_INPUTS = {
     "anthropic/composite-max-tokens-mid-tool-input-unclosed.sse": "max_tokens inside the input, block never closed",
     "anthropic/composite-overloaded-mid-tool-input.sse": "an error inside the input",
@@ -85,7 +85,7 @@ async def test_a_recorded_stream_gives_the_same_result_as_the_sdk(
     if message is None:
         assert has_failed or not sdk["ok"]
         return
-    if not sdk["ok"] and not has_failed:  # the SDK gave up by itself
+    if not sdk["ok"] and not has_failed:  # the SDK itself gave up
         content = message["content"][:-1]
         assert content_of(heard.blocks)[: len(content)] == [plain(block) for block in content]
         return
@@ -97,7 +97,7 @@ async def test_a_recorded_stream_gives_the_same_result_as_the_sdk(
 
 
 def _without_guess(said: Json, expected: Json) -> Json:
-    """The block of the SDK. For a cut input the SDK shows a guess, which is replaced."""
+    """Returns the block of the SDK. For a truncated input the SDK shows a guess, which is replaced."""
     is_cut = "INVALID_JSON" in (said.get("input") or {})
     return {**expected, "input": said["input"]} if is_cut else expected
 
@@ -155,7 +155,7 @@ def test_a_recorded_session_is_sent_back_byte_for_byte(name: str) -> None:
     before: list[tuple[str, list[Json]]] = []
     for number in range(1, rounds_of(name) + 1):
         recorded = conversation(asked(name, number)["messages"])
-        if number > 1 and recorded[-1][0] == "user":  # else the provider continues its own answer
+        if number > 1 and recorded[-1][0] == "user":  # otherwise the provider continues its own answer
             hear(path, recorded[-1][1])
         path = running(path)
         container = asked(name, number).get("container")

@@ -1,4 +1,4 @@
-"""The writes of a run: each may be written again when its answer was lost, and none under a claim that is lost."""
+"""The writes of a run: each may be repeated after its answer was lost, and none succeeds after the claim is lost."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ JOB = NewJob(new_id(), CALL, "tool", "{}", datetime(2026, 1, 1, tzinfo=UTC))
 
 Write = Callable[[Records, Turn], Awaitable[object]]
 
-# The writes in the order of a run. A run that voids or releases is separate.
+# The writes in the order of a run. Writes that void or release the run are tested separately.
 RUN: Sequence[tuple[str, Write]] = (
     ("close_blocks", lambda records, _: records.close_blocks([CALL], [ROUND])),
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
@@ -87,7 +87,7 @@ SAY = Statement("INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn,
 
 
 async def _rows(harness: Harness, asked: Asked) -> str:
-    """But for when a call began and settled."""
+    """Returns the rows without the times at which a call began and was settled."""
     turns, rounds, blocks, calls = await rows_of(harness.database, asked)
     people = [list(map(tuple, await harness.database.rows(table, turn=asked.turn))) for table in PEOPLE]
     known = re.sub(r'"2\d{3}-[^"]*"', "now", f"{turns} {rounds} {blocks} {people}")
@@ -133,7 +133,7 @@ async def test_no_write_is_made_under_a_claim_that_is_lost(harness: Harness, tak
     before = await _rows(harness, asked)
     for name, write in (*RUN, *WAYS_OUT):
         if name in {"release", "wait"} and taken_by == "nobody yet":
-            continue  # it is in the queue already, which is all that a release wants; and it may as well wait
+            continue  # the turn is already in the queue, as a release wants, and it may also wait
         with pytest.raises(ClaimLost):
             await write(Records(harness.database, row["replica"], lambda: turn), turn)
     assert await _rows(harness, asked) == before
@@ -304,7 +304,7 @@ async def test_a_call_that_was_started_is_not_started_again_by_a_run_of_a_turn_t
 
     asked = await harness.ask(tools=[note])
     other = Queue(harness.database, new_id(), "nowhere", 1)
-    await other.renew_lease(60)  # so that nobody takes the turn over before the replica below
+    await other.renew_lease(60)  # so that no other replica takes the turn over before the replica below does
     turn = await begun(harness, asked, other.replica)
     records = await records_of(harness, turn)
     await records.close_blocks([CALL])

@@ -1,4 +1,6 @@
-"""Reports: outcomes of background calls that their turn does not wait for. Each is delivered once, to one turn."""
+"""Reports: outcomes of background calls for which their turn does not wait. Each report is delivered once, to one
+turn.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -110,7 +112,7 @@ DIG = ("dig", "a", {"where": "Rome"})
 
 
 async def newest(harness: Harness, asked: Asked, status: str, but: Asked | None = None) -> Turn:
-    """The newest answer of the chat, once it has this status."""
+    """Returns the newest answer of the chat, once it has this status."""
     turns = Turns(harness.database)
     while True:
         async with harness.database.transaction() as connection:
@@ -195,7 +197,7 @@ async def test_a_report_answers_no_ask_and_waits_for_its_answer(
         while not (turn := await harness.turn(asked)).steers:  # noqa: ASYNC110, rows have no event
             await asyncio.sleep(0.01)
         assert (turn.status, [ask.answer for ask in turn.asks]) == ("waiting", [None])
-        # A run that another arrival has caused waits again, and supersedes nothing.
+        # If another arrival has started the run, the turn waits again, and supersedes nothing.
         await rows.execute("UPDATE turns SET status = 'queued', arrivals = arrivals + 1 WHERE id = $1", asked.turn)
         replica.worker.wake()
         turn = await newest(harness, asked, "waiting")
@@ -239,7 +241,7 @@ async def test_a_result_from_elsewhere_is_delivered_after_the_end_of_the_turn(ha
     (block,) = (block for block in second.blocks if block.type == REPORT)
     assert block.text.startswith("x" * 1000 + "\n\n[The result was cut here")
     assert '"data":{"way":1}' in (block.data or "")
-    results = ToolResults(harness.database)  # the text names the id of the call for reading on
+    results = ToolResults(harness.database)  # the text names the id of the call, with which the model reads the rest
     assert await results.whole(second.id, "a") == "x" * 5000
     assert await results.of_turn(OWNER, asked.chat, asked.turn, "a") == "x" * 5000
 
@@ -275,7 +277,7 @@ async def test_a_report_follows_the_newest_answer_of_its_branch(harness: Harness
 
 
 async def test_a_report_is_delivered_behind_a_message_that_has_not_begun(harness: Harness, works: Works) -> None:
-    """The owner may withdraw that message, and would delete a report in it."""
+    """The owner may withdraw that message, which would also delete a report inside it."""
     provider = ScriptedProvider([calls(DIG), said("It is under way."), said("Lovely."), said("There is a hole.")])
     async with harness.replica(provider, tools_of(works), listens=True) as replica:
         asked = await harness.ask(tools=tools_of(works))

@@ -1,5 +1,5 @@
-"""After the restore of an earlier state of the database, a later turn runs again with another text. Every kind of
-cursor of the lost past leads to the text of the restored database.
+"""A turn runs again, with another text, after an earlier state of the database was restored. Every kind of cursor from
+the lost past leads to the text of the restored database.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ async def dump(harness: Harness) -> None:
 
 
 async def restore(harness: Harness) -> None:
-    """The processes of the past have ended, so their running turns are taken over."""
+    """Restores the database. The processes of the lost past have ended, so the turns that they ran are taken over."""
     async with harness.locker() as locker, locker.connection.transaction():
         await locker.connection.execute("SET LOCAL session_replication_role = replica")
         for table in TABLES:
@@ -50,7 +50,7 @@ async def restore(harness: Harness) -> None:
 
 
 def clients_of(turn: Turn) -> Sequence[Client]:
-    """Clients of a turn that has ended, one behind each of its events, and one within each of its texts."""
+    """Returns clients of a turn that has ended: one client stopped after each event, and one within each text."""
     view, client, clients = LiveView(turn), Client(), [Client()]
     cursor, _ = resume(view, START)
     while step := next_event(view, cursor):
@@ -83,7 +83,9 @@ def numbers_of(turn: Turn, after: int = -1) -> bytes:
 
 @pytest.fixture(params=["queued", "running"])
 async def pasts(harness: Harness, request: pytest.FixtureRequest) -> tuple[Asked, Turn, Turn]:
-    """The turn as it ended in the lost past, and in the database that was restored to when it was queued or ran."""
+    """Returns the turn as it ended in the lost past, with the database in the state before: the turn was queued or
+    running.
+    """
     pause = Pause()
     old = list(message_of(text(OLD)))
     half = len(old) // 2

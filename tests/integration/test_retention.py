@@ -1,4 +1,4 @@
-"""The removal of old rows: in small steps, by one replica at a time."""
+"""The removal of old rows in small steps, by one replica at a time."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, 
 
 
 async def test_one_replica_sweeps_at_a_time(harness: Harness) -> None:
-    """Two replicas check at once; the third checks before the next sweep is due."""
+    """Two replicas check at once. The third replica checks before the next sweep is due."""
     begun, go, runs = asyncio.Event(), asyncio.Event(), []
 
     async def steps() -> AsyncGenerator[int, None]:

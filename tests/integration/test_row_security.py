@@ -1,4 +1,4 @@
-"""Row-level security: through the API's database no statement sees or writes rows of another owner."""
+"""Row-level security: through the API's database, no statement reads or writes rows of another owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ from turnstream.storage.migrations import DIGESTS
 from turnstream.storage.row_security import API_ROLE, NARROW, admit, embedded_api_url
 from turnstream.storage.sql_files import functions
 
-# All tables with rows of an owner, directly or through a chat or a turn.
+# All tables whose rows belong to an owner, directly or through a chat or a turn.
 TABLES = sorted(
     name
     for name, table in ALL_TABLES.items()
@@ -86,7 +86,7 @@ async def api(harness: Harness) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def rows(harness: Harness) -> None:
-    """A row of each table for two owners."""
+    """Inserts a row into each table for two owners."""
     async with harness.replica(ScriptedProvider(lambda _: message_of(text("Hello.")))) as replica:
         turns = {OWNER: await harness.ask(), "bob": await harness.ask()}
         for asked in turns.values():
@@ -118,7 +118,7 @@ async def test_a_statement_that_forgets_the_owner_sees_the_rows_of_one(harness: 
                 parts.append({str(dict(row)) for row in await api.rows(FORGETFUL[table])})
                 async with api.transaction(snapshot=True) as moment:
                     assert {str(dict(row)) for row in await moment.rows(FORGETFUL[table])} == parts[-1]
-        assert await api.rows(FORGETFUL[table]) == [], table  # for no owner
+        assert await api.rows(FORGETFUL[table]) == [], table  # no owner is set
         assert all(parts) or not everything, table
         assert not parts[0] & parts[1], table
         assert parts[0] | parts[1] == {row for row in everything if "'mark'" not in row}, table
@@ -206,7 +206,9 @@ async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_ap
 
 
 async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) -> None:
-    """The statement cannot return its turns: their policy looks up a chat that the statement does not see yet."""
+    """The statement cannot return its turns, because their policy looks up a chat that the statement does not see
+    yet.
+    """
     now = datetime.now(UTC)
     chat = Chat(new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
     request = TurnRequest("scripted", params={"stop": ["."]}, labels={"n": "1"}, tools=(LAMP,))
@@ -222,7 +224,7 @@ async def test_a_chat_begins_with_its_message_in_one_statement(api: Database) ->
 
 
 async def test_requests_of_many_owners_share_connections_and_see_their_own(harness: Harness, api: Database) -> None:
-    """The transaction has the owner: on the same connection, the next statement has another owner, or none."""
+    """The owner is set for the transaction. The next statement on the same connection has another owner, or none."""
 
     async def act(owner: str) -> None:
         OWNER_OF_REQUEST.set(owner)
@@ -249,7 +251,7 @@ async def test_every_form_of_statement_names_the_owner(api: Database) -> None:
     ]
     with acting_for(OWNER):
         for sql, values in forms:
-            for _ in range(7):  # a statement that is prepared, and its generic plan
+            for _ in range(7):  # a prepared statement, first with custom plans and then with its generic plan
                 assert [row["owner"] for row in await api.rows(Statement(sql), **values)] == [OWNER], sql
 
 
@@ -354,7 +356,9 @@ async def test_injected_statements_of_the_api_role_are_refused(harness: Harness,
 
 @pytest.mark.usefixtures("rows")
 async def test_one_statement_that_changes_its_owner_sees_no_row_of_another(harness: Harness, api: Database) -> None:
-    """Whether the owner is looked at before or after it is changed: it is one's own, or the statement is refused."""
+    """Postgres may read the owner before or after the statement changes it. The rows are then the caller's own, or the
+    statement is refused.
+    """
     for change in ("set_config('turnstream.owner', 'bob', true)", "CAST('bob' AS owner_scope)"):
         for statement in (
             f"SELECT owner, {change} FROM chats",

@@ -1,4 +1,4 @@
-"""A database that turnstream shares: with the tables of another program, and with another installation."""
+"""A database that turnstream shares with the tables of another program, or with another installation."""
 
 import asyncio
 from collections.abc import AsyncIterator

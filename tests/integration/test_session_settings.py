@@ -1,4 +1,4 @@
-"""Defaults of a database that its administrator has set, and that no statement may depend on."""
+"""Defaults that an administrator has set for the database. No statement may depend on these defaults."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from turnstream.storage.database import Statement, _sorted, connect, single_conn
 from turnstream.storage.hosts import SESSION_SETTINGS
 from turnstream.storage.migrations import newest_revision, present_revision
 
-# A value for each setting that changes the meaning of a statement.
+# A value for each setting that could change the meaning of a statement.
 ODD = {
     "default_transaction_isolation": "serializable",
     "row_security": "off",
@@ -54,7 +54,7 @@ async def test_no_connection_depends_on_the_defaults_of_its_database(database_ur
 async def test_behind_a_pooler_another_isolation_is_refused_with_the_statement_that_changes_it(
     database_url: str,
 ) -> None:
-    """Each transaction may get another session, without settings."""
+    """Each transaction may get another session, to which no settings were sent."""
     async with connect(database_url, size=1, pooled=True):
         pass
     await set_defaults(database_url, default_transaction_isolation="repeatable read")

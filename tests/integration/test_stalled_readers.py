@@ -1,4 +1,4 @@
-"""Readers that stopped reading, two hundred of them on one turn: they cost next to nothing, and slow nobody."""
+"""Two hundred readers of one turn that have stopped reading: they cost little memory, and slow no other reader."""
 
 import asyncio
 import gc
@@ -21,21 +21,22 @@ from turnstream.telemetry import STREAMS_OPEN
 
 STALLED = 200
 MEGABYTE = 1_000_000
-# Said over and over: it is one object, so that the text of the turn costs nothing, and only readers do.
+# The model repeats this one object, so that the text of the turn costs no memory and only readers do.
 PIECE = "All the tides of the world, one after the other. " * 1200
-# Characters that are said before memory is looked at, which is more than the kernel buffers for a reader; and then.
+# BEFORE is the number of characters before the first measurement of memory: more than the kernel buffers for a reader.
+# AFTER is the number before the second measurement.
 BEFORE, AFTER = 8 * MEGABYTE, 20 * MEGABYTE
-# The memory of a stalled reader: a waiting portion, and a portion in the transport's buffer, independent of the length
-# of the turn. Readers share these only while all have the same cursor, which depends on the load of the machine.
-# Measured: 127 KB shared, 225 KB not shared.
+# The memory of a stalled reader: a waiting portion, and a portion in the transport's buffer, whatever the length of the
+# turn. Readers share portions only while all have the same cursor, which depends on the load of the machine. Measured:
+# 127 KB with shared portions, 225 KB without.
 MOST_OF_A_READER = 2 * (PORTION + LONGEST_DELTA)
-# The growth between two measurements from causes other than readers.
+# The growth between two measurements that readers do not cause.
 SLACK = 4 * MEGABYTE
 
 
 @dataclass
 class Speech:
-    """A long answer with two pauses in it. `spoken` is how much of it the model has said at each."""
+    """A long answer with two pauses. `spoken` is how much of the answer the model has sent at each pause."""
 
     pauses: tuple[Pause, Pause] = field(default_factory=lambda: (Pause(), Pause()))
 
@@ -61,7 +62,7 @@ async def server(database_url: str) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def stalled_readers(url: str, path: str, count: int) -> AsyncIterator[list[socket.socket]]:
-    """Clients that ask for the stream, see it begin, and never read again."""
+    """Opens clients that request the stream, receive its beginning, and never read again."""
     parts = urlsplit(url)
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
@@ -123,7 +124,7 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
                 beginning.go.set()
                 said = BEFORE // len(PIECE) * len(PIECE)
                 await asyncio.gather(speech.pauses[0].reached.wait(), healthy.has_received(said))
-                # On a busy machine the kernel's buffers fill later, and only then a reader reaches its maximum.
+                # On a busy machine the kernel's buffers fill later, and a reader reaches its maximum only after that.
                 while server.stalled_connections < STALLED:  # noqa: ASYNC110, nothing is notified of this
                     await asyncio.sleep(0.01)
                 first = _memory()
@@ -137,8 +138,8 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
     finally:
         tracemalloc.stop()
     assert max(first, second) - alone < STALLED * MOST_OF_A_READER + SLACK
-    # Fewer readers may share their portions by then, but nothing keeps the text of the meantime, not even once for all
-    # readers.
+    # Fewer readers may share their portions at the second measurement. But the server keeps no text from the time
+    # between, not even once for all readers.
     assert second - first < AFTER - BEFORE
     assert healthy.received == said
     assert healthy.last == "turn_complete"

@@ -1,5 +1,5 @@
-"""The number of statements of a turn: each is a round trip, and each write is a commit. The path of a turn from its
-message to its first model call, for each kind of start.
+"""The number of statements of a turn: each statement is a round trip, and each write is a commit. The module also
+follows a turn from its message to its first model call, for each kind of start.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def look(what: str = "it") -> str:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements about turns, in their order."""
+    """Returns the names of the statements about turns, in their order."""
     names: list[str] = []
     rows = Database.rows
 
@@ -79,13 +79,13 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @asynccontextmanager
 async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncIterator[Services]:
-    """A server without its socket. The server never polls, unless set."""
+    """A server without its socket. Unless a test sets an interval, the server never polls."""
     given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
     models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
     CALLER.set(Identity(OWNER))
     async with running(Settings(_env_file=None, **given), Given(models, Toolset(()))) as services:
         for _ in range(10):
-            await asyncio.sleep(0)  # the worker begins
+            await asyncio.sleep(0)  # lets the worker begin
         yield services
 
 
@@ -115,7 +115,9 @@ def writes(names: Sequence[str]) -> list[str]:
 
 
 def without_claims(names: Sequence[str]) -> list[str]:
-    """If a turn starts on the replica of its message, other claims are polls of a replica."""
+    """Leaves out claims that a replica makes by polling. They do not belong to a turn that starts on the replica of its
+    message.
+    """
     return [name for name in names if name not in {"CLAIM_TURNS", "CLAIM_TURNS_FAIRLY"}]
 
 
@@ -126,7 +128,9 @@ def without_claims(names: Sequence[str]) -> list[str]:
 async def test_a_budget_that_no_family_shares_costs_no_statement(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
-    """A turn with a shared budget reads the family's use before each step, and reserves each request."""
+    """For comparison, a turn with a shared budget reads the family's use before each step, and reserves each
+    request.
+    """
     seen: list[Statement] = []
     rows = Database.rows
 
@@ -167,7 +171,7 @@ async def test_blocks_that_one_read_has_closed_are_written_together_and_shown_in
     blocks = [thinking(each) for each in words]
     whole = [part for batch in message_of(*blocks) for part in batch]
     async with harness.replica(ScriptedProvider([[whole]])) as replica:
-        turn = await harness.finish(replica, await harness.ask())  # its reader is strict about the order
+        turn = await harness.finish(replica, await harness.ask())  # the reader in `finish` checks the order
     assert [block.text for block in turn.blocks] == words
     assert writes(done)[-5:] == ["CLAIM_TURNS", *["CLOSE_BLOCKS"] * 3, "SEAL_AND_END"]
 
@@ -232,7 +236,7 @@ async def test_the_turn_behind_one_that_has_ended_here_reads_nothing_that_is_kno
         assert [*warm.turns] == await turns.Turns(harness.database).path_to(second.turn), "it is what the rows hold"
     async with harness.replica(provider, [look]) as other:
         await harness.finish(other, third := await harness.ask(after=second))
-        assert done.count("GET_PATH_TO") == 2  # once of the test
+        assert done.count("GET_PATH_TO") == 2  # the test itself reads the path once
         await harness.finish(other, await harness.ask(after=third))
         assert done.count("GET_PATH_TO") == 2
     *_, cold, kept = provider.requests
@@ -267,7 +271,7 @@ async def changed(services: Services, first: Exchange) -> None:
 
 
 async def without_model(services: Services, first: Exchange) -> None:
-    """Changes the model in the memory of the replica only, as if another replica had changed the row."""
+    """Removes the model only in the memory of the replica, as if another replica had changed the row."""
     chat = await services.storage.chats.get(OWNER, first.user_turn.chat_id)
     services.recent_chats.keep(replace(chat, settings={"model": "gone"}), first)
 
@@ -301,7 +305,7 @@ async def test_no_message_follows_an_answer_whose_end_is_lost(harness: Harness) 
     async with server(harness, answer("One.")) as services:
         first = await post_in_new_chat(services, HELLO, new_chat(), None)
         turn = await ended(harness, services, first)
-        async with harness.locker() as locker:  # as after a failover to a standby that lacks the last commit
+        async with harness.locker() as locker:  # like a failover to a standby that lacks the last commit
             await locker.connection.execute(
                 "UPDATE turns SET status = 'running', replica = (SELECT id FROM replicas), ended_at = NULL"
                 " WHERE id = $1",
@@ -416,7 +420,7 @@ async def test_a_turn_that_was_found_in_the_rows_first_is_run_once(
 
     async def dawdle(repository: Exchanges, *arguments: Any) -> Exchange | None:
         exchange = await begin(repository, *arguments)
-        await pause.reached.wait()  # it runs already
+        await pause.reached.wait()  # the turn runs already
         return exchange
 
     monkeypatch.setattr(Exchanges, "begin", dawdle)
@@ -440,8 +444,9 @@ async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_take
 
 TURNS = 8
 _ENDS = {"SEAL_AND_END": 1, "CLAIM_TURNS_FAIRLY": 1}
-# The replies of the model, the statements of a turn, and its calls of functions in the thread of the event loop: those
-# with CPython 3.11 and an eighth more. A change that makes a turn cheaper lowers the numbers.
+# For each case: the replies of the model, the statements of a turn, and the limit of function calls in the thread of
+# the event loop. The limit is the number of calls in CPython 3.11 plus an eighth. A change that makes a turn cheaper
+# lowers these numbers.
 COSTS: Mapping[str, tuple[Callable[[], Sequence[Any]], Mapping[str, int], int]] = {
     "an answer": (lambda: [answer()], {"BEGIN_CHAT": 1} | _ENDS, 6_500),
     "a round of tools": (
@@ -453,7 +458,7 @@ COSTS: Mapping[str, tuple[Callable[[], Sequence[Any]], Mapping[str, int], int]] 
 
 
 def _posted(url: str, body: bytes) -> bytes:
-    """The stream that answers a message in a new chat."""
+    """Posts a message that begins a chat, and reads the stream of its answer."""
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     with urlopen(Request(f"{url}/api/turns", body, headers)) as response:
         stream: bytes = response.read()
@@ -497,16 +502,17 @@ async def test_a_turn_costs_no_more_statements_and_calls_than_before(
             try:
                 stream = await asyncio.to_thread(_posted, server.url, body)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(5):  # also what is done behind the end of the stream
+                    async with asyncio.timeout(5):  # includes the work after the end of the stream
                         while not sent >= Counter(statements_of_turn):  # noqa: ASYNC110, the claim has no event
                             await asyncio.sleep(0.01)
                 await asyncio.sleep(0.05)
             finally:
                 sys.setprofile(None)
             assert b"Ahoy!" in stream
-            if number >= 2:  # the first ones load code, and plan
+            if number >= 2:  # the first turns load code and plan statements
                 each.append((sent.copy(), calls))
-    # Background tasks do not write in each turn: the statements of a turn are those of all.
+    # Background tasks do not write in every turn. The statements that all measured turns have in common are the
+    # statements of a turn.
     assert reduce(and_, (counted for counted, _ in each)) == statements_of_turn
     fewest = min(counted for _, counted in each)
     assert fewest <= most_calls, "see `What a turn costs` in tests/bench/README.md"
@@ -535,7 +541,7 @@ async def test_nobody_is_notified_while_no_other_replica_lives(
         sent.clear()
         exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
         await ended(harness, services, exchange)
-        await asyncio.sleep(0.2)  # both senders have had their pause
+        await asyncio.sleep(0.2)  # both senders have finished their pause
         return {*sent} & {"chat", "owner"}
 
     monkeypatch.setattr(membership, "LOOK", 0.01)

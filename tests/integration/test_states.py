@@ -1,4 +1,6 @@
-"""Every statement that writes the status of a turn, from every status, against the table of transitions."""
+"""Every statement that writes the status of a turn runs from every status, and is compared with the table of
+transitions.
+"""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -39,7 +41,7 @@ OF_A_ROUND = {
 
 @dataclass(frozen=True)
 class Write:
-    """The transitions of a statement, with the `values` for each; the values of the row are separate."""
+    """The transitions of a statement, with the `values` for each transition. The values of the row are separate."""
 
     edges: set[tuple[Status, Status]]
     values: Sequence[Values] = ({},)
@@ -100,13 +102,13 @@ PUT_INTO = """
 """
 
 
-# The statements that write the state of a job, and their edges.
+# The statements that write the state of a job, and the transitions of each.
 WRITES_OF_JOBS: Mapping[str, set[tuple[JobState, JobState]]] = {
     "CLAIM_JOBS": {("due", "running"), ("detached", "running")},
     "RELEASE_JOBS": {("running", "due")},
     "DETACH_JOB": {("running", "detached")},
     "DETACH_TO_ASK": {("running", "detached")},
-    # A returned run may end before another run begins.
+    # A run that was returned may end before the next run begins.
     "SETTLE_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "STOP_JOB": {(state, "settled") for state in ("due", "running", "detached")},
     "PUT_RESULT": {(state, "settled") for state in ("due", "running", "detached")},
@@ -129,7 +131,7 @@ STATE_OF_JOB = """
 
 
 def statements() -> dict[str, Statement]:
-    """Every statement by the name it is declared under."""
+    """Returns every statement by the name under which it is declared."""
     return {name.rpartition(".")[2]: statement for name, statement in every_statement().items()}
 
 
@@ -146,7 +148,7 @@ def test_a_new_assistant_turn_is_queued_or_claimed_and_a_user_turn_is_complete()
     assert {re.sub(r"\$\d+", ":replica", found) for found in set().union(*inserted)} == {
         "'user', 'complete'",
         "'assistant', 'queued'",
-        "updated_at, 'complete', 0, CAST",  # one statement inserts both turns: the end, then the status
+        "updated_at, 'complete', 0, CAST",  # one statement inserts both turns: `ended_at`, then `status`
         "updated_at, NULL, 'queued', 0, NULL",
         "updated_at, NULL, 'running', 1, :replica",
     }
@@ -161,7 +163,7 @@ async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[Any
 
 @pytest.fixture
 async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID:
-    """An assistant turn with an ask that has expired, one for a sign-in, and a job that runs."""
+    """Inserts an assistant turn with an expired ask, an ask for a sign-in, and a running job."""
     async with connect(database_url, size=1) as database:
         chat = await Chats(database).create("ada", None, None, {})
         async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
@@ -204,7 +206,7 @@ async def test_a_statement_performs_its_edges_and_no_other(
             )
             edges.add((now, await connection.fetchval("SELECT status FROM turns WHERE id = $1", turn)))
         except asyncpg.CheckViolationError:
-            pass  # the constraints of the rows refuse it, and nothing is written
+            pass  # a constraint refuses the row, and nothing is written
         await transaction.rollback()
     assert {(now, then) for now, then in edges if now != then} == WRITES[name].edges
 

@@ -1,4 +1,6 @@
-"""Stops of calls that continue elsewhere: their tool is called with the handle, when the row has the stop."""
+"""Stops of calls that continue outside of the server: the server calls the tool with the handle once the row has the
+stop.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +23,9 @@ from turnstream.tools.tool import Detached, Outcome, ResultAddress, StoppedCall,
 
 @dataclass
 class Farm:
-    """Renders elsewhere. `calls` has the stops that have succeeded, after so many `failures`."""
+    """A tool that renders outside of the server. `calls` has the successful stops, which come after so many
+    `failures`.
+    """
 
     url: str
     failures: int = 0
@@ -78,7 +82,7 @@ async def detached(harness: Harness, replica: Replica, farm: Farm) -> tuple[Aske
     asked = await harness.ask(tools=tools_of(farm))
     replica.worker.wake()
     turn = await harness.turn(asked)
-    while [job.state for job in turn.jobs] != ["detached"]:  # rows have no event
+    while [job.state for job in turn.jobs] != ["detached"]:  # rows send no event
         await asyncio.sleep(0.01)
         turn = await harness.turn(asked)
     await replica.idle(asked)

@@ -141,7 +141,7 @@ SEARCH_TEXT: Row = {
     "added_at": NOW,
     "words": "",
 }
-SEARCH_DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "words": ""}  # a trigger makes it
+SEARCH_DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "words": ""}  # the row is created by a trigger
 
 SCHEDULE = {
     "id": REPLICA,
@@ -390,7 +390,7 @@ WRONG: dict[str, list[Row]] = {
         {**TOOL_CALL, "tool_use_id": "d", "state": "settled"},
     ],
 }
-# Exceptions: the target of a foreign key that includes the primary key, and a table of one row without a key.
+# Exceptions: the target of a foreign key that includes the primary key, and a table that has one row and no key.
 NEVER_ALONE = {"uq_turns_chat_id_id_role"}
 
 
@@ -398,7 +398,7 @@ RULE = re.compile(r"^    CONSTRAINT (\w+)|^CREATE UNIQUE INDEX (\w+)|^CREATE (?:
 
 
 def rules() -> Iterator[tuple[str, str]]:
-    """The name of every constraint and unique index, and its table."""
+    """Returns the name of every constraint and unique index, with its table."""
     table = ""
     for file in schema_files():
         for constraint, index, begun in RULE.findall(file.read_text()):
@@ -412,7 +412,7 @@ RULES = dict(rules())
 
 @pytest.fixture
 async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """A connection to a database with the valid rows."""
+    """A connection to a database that contains the valid rows."""
     connection = await asyncpg.connect(database_url)
     for table, row in VALID:
         await insert(connection, table, row)
@@ -486,7 +486,7 @@ class _Anything(dict[str, Any]):
 
 
 class Expiries(Pool):
-    """Counts how often all connections were given up."""
+    """Counts how often all connections were discarded."""
 
     count = 0
 
@@ -498,14 +498,14 @@ class Expiries(Pool):
 async def test_a_statement_that_meets_its_own_limit_closes_no_other_connection(
     rows: "asyncpg.Connection[Any]", database_url: str
 ) -> None:
-    """All statements with their own limit wait for a lock of all tables, with a short limit."""
+    """Runs every statement that has its own limit while all tables are locked, with a shorter limit."""
     pool = Expiries(lambda: asyncpg.connect(database_url), 2)
     limited = {name: copy(each) for name, each in statements().items() if each.timeout is not None}
     assert len(limited) > 60
     async with Locker(rows, rows).holding(f"LOCK TABLE {', '.join(ALL_TABLES)}"):
         for name, statement in limited.items():
             statement.timeout = 0.02
-            # Without a number of rows to do, a function would do nothing and end.
+            # Without a number of rows to do, a function would do nothing and return.
             values = {name: 1 if name == "most" else None for name in statement.names}
             with pytest.raises(StatementTooLong, match="exceeded its time limit"):
                 await Database(pool, 30.0).rows(statement, **values)

@@ -1,4 +1,4 @@
-"""The assembled turn of every reader equals the rows, for any stream of a provider and any schedule of readers."""
+"""For any stream of a provider and any schedule of readers, the turn that each reader assembles equals the rows."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ class Picture:
     resets: int = 0
 
     def take(self, data: bytes) -> None:
-        """Whole frames, of which nothing is left over."""
+        """Takes bytes, which must be whole frames."""
         text = data.decode()
         assert FRAME.sub("", text) == ""
         for id, name, payload in FRAME.findall(text):
@@ -99,14 +99,16 @@ class Picture:
         assert self.blocks == [json.loads(to_json(block_json(block))) for block in turn.blocks]
         end = {"status": turn.status, "stop_reason": turn.stop_reason, "usage": turn.usage}
         error = {"error": error_json(turn.error)} if turn.error else {}
-        # Three rounds in a row may have called `explode` alone.
+        # Three consecutive rounds may have called only `explode`.
         policies = {"degraded": list(map(degraded_json, degraded(turn)))} if degraded(turn) else {}
         assert self.end == json.loads(to_json(end | error | policies))
 
 
 @dataclass
 class Visitor:
-    """Reads now here, now there, leaves in the middle of things, and returns with any cursor it ever had."""
+    """A reader that changes between replicas, disconnects at random moments, and returns with any of its earlier
+    cursors.
+    """
 
     random: Random
     harness: Harness
@@ -125,7 +127,7 @@ class Visitor:
                 continue
 
     async def read(self, picture: Picture, portions: int) -> Picture:
-        """Goes on from a picture, for so many portions, with breaks now and then."""
+        """Reads so many portions from a picture on, with occasional pauses."""
         directory = self.random.choice(self.replicas).directory
         view = directory.view(await self._load())
         async with aclosing(follow(directory, view, self._load, picture.cursor, frame)) as frames:
@@ -151,7 +153,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class World:
-    """One provider, two replicas, and their faults."""
+    """One provider and two replicas, with their faults."""
 
     stage: Stage
     harness: Harness
@@ -182,7 +184,7 @@ class World:
         await random.choice(self.replicas).cancel(asked)
 
     async def disturb(self, random: Random) -> None:
-        """One replica declares the other replica dead, and takes over its turns."""
+        """Makes one replica declare the other replica dead and take over its turns."""
         await asyncio.sleep(random.random() * 0.1)
         taking, losing = random.sample(self.replicas, 2)
         await taking.queue.take_over([losing.queue.replica])
@@ -217,7 +219,7 @@ async def test_every_reader_assembles_the_stored_turn(harness: Harness) -> None:
 
 
 def _is_varied(stage: Stage, visitors: Sequence[Visitor]) -> bool:
-    """Checks that every kind of end of a reply has happened, and that a reader has got a reset."""
+    """Checks that every way in which a reply can end has happened, and that some reader has received a reset."""
     endings = {play.ending for plays in stage.played.values() for play in plays}
     return endings >= {"whole", "cut", "error", "unfinished"} and any(
         picture.resets for visitor in visitors for picture in visitor.pictures
@@ -225,7 +227,7 @@ def _is_varied(stage: Stage, visitors: Sequence[Visitor]) -> bool:
 
 
 async def _act(world: World, random: Random, models: Sequence[str]) -> list[Visitor]:
-    """Some turns at once."""
+    """Runs some turns at once."""
     disturbed = random.random() < 0.3
     async with asyncio.TaskGroup() as group:
         plays = [group.create_task(world.play(Random(random.random()), model, disturbed=disturbed)) for model in models]
@@ -247,7 +249,7 @@ def _limits(random: Random) -> Limits:
 
 
 def _assert_says_what_the_provider_said(turn: Turn, plays: Sequence[Play]) -> None:
-    """Every complete reply is a sealed round with the same content, and vice versa."""
+    """Checks that every complete reply of the provider is a sealed round with the same content, and vice versa."""
     not_whole = ("interrupted", "error", "cancelled", ASSEMBLED)
     rounds = [round for round in turn.rounds if round.sealed and round.stop_reason not in not_whole]
     whole = [play for play in plays if play.ending == "whole"]
@@ -257,7 +259,7 @@ def _assert_says_what_the_provider_said(turn: Turn, plays: Sequence[Play]) -> No
     for round, play in zip(rounds, whole, strict=True):
         mine = [block for block in turn.blocks if block.round == round.number and block.type != TOOL_RESULT]
         kept = [(block.type, block.text) for block in mine]
-        if kept != play.said:  # omits the repeated part of a cut-off text, perhaps the whole first text
+        if kept != play.said:  # drops text that repeats the interrupted text, perhaps the whole first text
             assert any(each.stop_reason == "interrupted" and each.number == round.number - 1 for each in turn.rounds)
             place = [type for type, _ in play.said].index("text")
             goes_on = [rest for rest in kept[place : place + 1] if len(kept) == len(play.said)]

@@ -1,4 +1,6 @@
-"""Structured turns with a provider that enforces the schema: the output is text, the rest is as with a tool."""
+"""Structured turns with a provider that enforces the schema: the output is text, and everything else is as with a
+tool.
+"""
 
 import asyncio
 import json
@@ -94,7 +96,7 @@ async def told(adapter: type[AnthropicProvider], *bodies: bytes) -> AsyncIterato
 
 
 def format_of(request: dict[str, Any]) -> Any:
-    """The schema in the provider's request, by the types of its SDK."""
+    """Returns the schema in the provider's request, parsed by the types of the provider's SDK."""
     if "text" in request:
         form = TypeAdapter(ResponseFormatTextJSONSchemaConfigParam).validate_python(request["text"]["format"])
         assert (form["name"], form["strict"]) == ("output", True)

@@ -25,7 +25,7 @@ THOUGHT_OVER = OutputSpec(SCHEMA, validator="never", handler="quick")
 
 
 class Hangs:
-    """A part of the program that never ends."""
+    """A part of the program that hangs."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -49,12 +49,12 @@ def wrong() -> Reply:
 
 
 def unfinished(*blocks: list[Part]) -> Iterable[Any]:
-    """A reply of which something is still to come."""
+    """Returns a reply without its last batch."""
     return list(message_of(*blocks))[:-1]
 
 
 async def cancelled(harness: Harness, spec: OutputSpec, hangs: Hangs, *replies: Any) -> Turn:
-    """Waits until the last reply, or its call, hangs."""
+    """Cancels the turn when the last reply, or its call, hangs."""
 
     @tool(read_only=True)
     async def look() -> str:

@@ -1,5 +1,5 @@
-"""Every sweep reads and deletes in portions: no statement grows with its table. The test uses the server's list of
-sweeps, and so includes new sweeps.
+"""Every sweep reads and deletes in portions, so that no statement grows with its table. The test uses the server's list
+of sweeps, and so includes new sweeps.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from turnstream.storage.pool import Pool
 pytestmark = pytest.mark.timeout(300)
 
 FEW, MANY = 50_000, 1_000_000  # rows of each table
-STEPS = 60  # of a sweep
+STEPS = 60  # the steps for which the test runs a sweep
 ALL_REFERENCES = 2_100  # steps: two tables of a million rows, before the first upload is deleted
 MOST = 21_000  # rows that one node of a plan may touch
 SETTINGS = Settings(_env_file=None, retain_chats_days=30.0, retain_uploads_days=30.0)
 
-# Rows of a table, half of them older than anything that is kept. The ids of turns begin with their time.
+# Rows of each table. Half of them are older than any row that is kept. The ids of turns begin with their time.
 LOAD = """
 SET session_replication_role = replica;
 CREATE FUNCTION at_of(number bigint) RETURNS timestamptz IMMUTABLE LANGUAGE sql AS $$
@@ -84,7 +84,7 @@ async def _connect() -> Any:
 
 
 class Explained(Database):
-    """Explains its statements. `touched` has the rows of the largest node of each plan."""
+    """A database that explains each statement. `touched` has the rows of the largest node of each plan."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         super().__init__(Pool(_connect, 1), 30.0)
@@ -103,8 +103,10 @@ class Explained(Database):
 
 
 def _touched(node: Mapping[str, Any]) -> float:
-    """Arrays of ids, and rows of a row, are looked up one by one, so loops count."""
-    if node["Node Type"] == "Function Scan" or "CTE Name" in node:  # no table
+    """Multiplies rows by loops. Postgres looks up an array of ids one id at a time, and the rows that belong to a row
+    one row at a time.
+    """
+    if node["Node Type"] == "Function Scan" or "CTE Name" in node:  # these nodes read no table
         return 0
     rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
     return float(rows * node["Actual Loops"])
@@ -127,7 +129,7 @@ def large_database_url(shared_database_url: str) -> str:
 
 @asynccontextmanager
 async def explained(database_url: str) -> AsyncIterator[Explained]:
-    """Restores the rows that the sweeps delete, at the end."""
+    """Yields a database whose statements are explained. Restores the rows that the sweeps delete, at the end."""
     connection = await asyncpg.connect(database_url)
     transaction = connection.transaction()
     await transaction.start()
@@ -147,10 +149,10 @@ def _sweeps(database: Database) -> Sequence[Sweep]:
 SWEEPS = [sweep.name for sweep in _sweeps(Database(Pool(_connect, 1), 30.0))]
 
 
-# Old and young rows alternate: those that stay do not keep a sweep from what comes after them. `LOAD` has rows that a
-# sweep removes, but for these: they find none, or come to them later than after `STEPS`.
+# Old and young rows alternate, so that rows which stay do not hide later rows from a sweep. `LOAD` has rows that a
+# sweep removes, except for these sweeps: they find no such row, or find one only after more than `STEPS`.
 WITHOUT_OLD_ROWS = {"old chats", "old waiting_webhooks", "open text", "reservations", "tool cache"}
-# These follow the writes, and have their own tests.
+# These sweeps follow the writes, and have their own tests.
 ELSEWHERE = {"old runs of schedules", "rate limits", "search"}
 
 

@@ -1,4 +1,6 @@
-"""Tool sets: the tools of requests are stored once for each owner, and read as if each request had its own."""
+"""Tool sets: the tools of requests are stored once for each owner, and each request is read as if it had its own
+tools.
+"""
 
 import asyncio
 import json
@@ -105,7 +107,7 @@ WORDS = [
     "write",
 ]
 CHANCE = Random(1)
-# 40 kB together.
+# The tools have 40 kB together.
 TOOLS = [ToolSpec(f"tool_{n}", " ".join(CHANCE.choices(WORDS, k=110)), SCHEMA, client=True) for n in range(50)]
 ONE = TOOLS[:1]
 HELLO = ScriptedProvider(lambda _: message_of(text("Hello.")))
@@ -173,7 +175,7 @@ async def test_tools_that_differ_in_a_byte_are_another_set(harness: Harness, loc
 
 
 async def test_tools_with_a_nul_stay_in_the_request(harness: Harness, locker: Locker) -> None:
-    """Postgres stores such JSON, and does not look into it."""
+    """Postgres stores such JSON, but cannot look into it."""
     tools = [replace(ONE[0], description="a\x00b")]
     asked = await harness.ask(tools=tools)
     assert await _tools(harness, asked) == tools
@@ -208,7 +210,7 @@ async def test_everything_that_reads_a_request_has_its_tools(harness: Harness, l
 
 
 async def _add_replica(locker: Locker, lease: str = "10 seconds") -> UUID:
-    """Adds a replica of the previous version, which does not name the column."""
+    """Adds a replica of the previous version, whose statement does not name the new column."""
     id = new_id()
     await locker.connection.execute(
         "INSERT INTO replicas (id, address, session, lease_until) VALUES ($1, 'old', 7, now() + $2::text::interval)",
@@ -266,7 +268,7 @@ async def test_a_set_goes_hours_after_the_last_turn_that_had_it(harness: Harness
 
 
 async def test_a_turn_that_is_not_committed_keeps_its_set(harness: Harness, locker: Locker) -> None:
-    """The last use of the set: long ago, or a moment ago for a deleted turn."""
+    """The set was last used long ago, or a moment ago by a turn that is deleted."""
     chat = (await harness.ask(tools=ONE)).chat
     await locker.connection.execute("DELETE FROM chats WHERE id = $1", chat)
     for last_used in ("3 hours", "59 minutes"):

@@ -1,4 +1,6 @@
-"""The examples on the pages of tools. Examples with a server run; the others are compared with their output."""
+"""The examples on the pages about tools. Some examples run on a server; the output of the others is compared with the
+page.
+"""
 
 import asyncio
 import json
@@ -35,13 +37,13 @@ needs_curl = pytest.mark.needs("curl")
 
 
 def examples(heading: str, kind: str) -> list[str]:
-    """The code blocks of one language below a heading of a page of tools."""
+    """Returns the code blocks of one language below a heading of a page about tools."""
     return [block.code for block in BLOCKS if block.page in _PAGES and block[1:3] == (heading, kind)]
 
 
 @asynccontextmanager
 async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
-    """A server like `make run` without a key."""
+    """Yields a server like that of `make run` without a key."""
     async with serving(
         database_url, offers=[ProviderModels(DemoProvider(0), ["demo"])], model="demo", **settings
     ) as server:
@@ -49,7 +51,7 @@ async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
 
 
 async def shell(heading: str, server: Server, folder: Path, *before: str) -> str:
-    """The output of all commands of a section, run in one shell behind others."""
+    """Returns the output of all commands of a section, which run one after another in one shell."""
     script = "\n".join(["set -eu", f"server={ADDRESS}", *before, *examples(heading, "sh")]).replace(ADDRESS, server.url)
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", script, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -65,7 +67,7 @@ def exchange(folder: Path, name: str) -> Json:
 
 
 async def turn_of(server: Server, exchange: Json) -> Json:
-    """The assistant turn once it has ended."""
+    """Returns the assistant turn once it has ended."""
     async with Client(server.url) as api:
         return await ended(api, exchange)
 

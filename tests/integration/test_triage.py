@@ -1,4 +1,4 @@
-"""The table of the recordings for which the tests expect something else than the SDK's result."""
+"""The table of the recordings for which the tests expect another result than the SDK's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The turns that are queued and that wait, over all replicas, as `/metrics` has them."""
+"""The numbers of queued and of waiting turns over all replicas, as `/metrics` shows them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Replicas of different configurations: a turn runs on a replica with its model, its tools and its functions."""
+"""Replicas with different configurations: a turn runs on a replica that has its model, its tools and its functions."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -56,7 +56,8 @@ def with_outputs(outputs: Outputs | None = None) -> Toolset:
     return Toolset([look], max_result_chars=1000, patience=TICK, outputs=outputs)
 
 
-# The request of a turn, and the part that only one replica has.
+# For each kind: the request of a turn, and the parts of the replica that can run the turn and of the replica that
+# cannot.
 KINDS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "model": ({}, {}, {"provider": no_model}),
     "tool": ({"tools": [look]}, {"tools": [look]}, {"tools": []}),
@@ -75,7 +76,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
 
 
 async def declined(harness: Harness, replica: Replica, asked: Asked) -> list[Any]:
-    """The replicas that have declined the turn, after the check of this replica."""
+    """Returns the replicas that have declined the turn, after this replica has checked it."""
     worker = replica.worker
     worker.wake()
     while worker._woken.is_set() or not worker._woken._waiters or worker._runs:  # noqa: ASYNC110, it has no event for it
@@ -142,7 +143,7 @@ def with_settings(parts: Parts, **changes: Any) -> Parts:
     return replace(parts, settings=Settings(_env_file=None, **changes))
 
 
-# The differences that two replicas may have, with a differing replica.
+# The differences that two replicas may have. Each function returns a replica that differs.
 DIFFERENCES: Mapping[str, Callable[[Parts], Parts]] = {
     "models": lambda parts: replace(parts, models=serving(Model("m", fallbacks=("n",)))),
     "prices": lambda parts: replace(parts, models=serving(Model("m", prices=Prices(1.0, 2.0)))),

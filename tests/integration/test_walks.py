@@ -1,5 +1,6 @@
-"""Walks: the modules of the server that a request passes, and its calls from a module to one of a higher floor. A walk
-has a limit, so that a layer that only passes arguments on, or a call back up, is seen when it is added.
+"""Walks: the modules of the server that a request passes, and its calls from a module to a module of a higher layer.
+Each walk has a limit, which reveals two kinds of changes: a new layer that only passes arguments on, and a new call to
+a higher layer.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from turnstream.scripted import Pause, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-# The most modules of a walk, and its upward calls.
+# For each walk: the most modules, and the calls to a higher layer.
 WALKS: dict[str, tuple[int, set[tuple[str, str]]]] = {
     "a message": (47, {("domain.log", "stream.live"), ("kit.offload", "api.http.reading")}),
     "a response": (
@@ -46,7 +47,7 @@ WALKS: dict[str, tuple[int, set[tuple[str, str]]]] = {
 }
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-# The floor of each folder, by the first contract of import-linter.
+# The layer of each folder, from the first contract of import-linter.
 FLOORS = {
     name: floor
     for floor, names in enumerate(reversed(PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
@@ -58,7 +59,9 @@ Request = Callable[[], Awaitable[httpx2.Response]]
 
 @dataclass
 class Walk:
-    """What the task of a request passes. Tasks that it starts, such as the run of a turn, are not part of it."""
+    """Records the modules that the task of a request passes. Tasks that this task starts, such as the run of a turn,
+    are left out.
+    """
 
     modules: list[str] = field(default_factory=list)
     upward: set[tuple[str, str]] = field(default_factory=set)
@@ -86,7 +89,7 @@ class Walk:
         if module not in self.modules:
             self.modules.append(module)
         caller = frame.f_back
-        while caller is not None and _module_of(caller) is None:  # libraries, such as Starlette
+        while caller is not None and _module_of(caller) is None:  # skips the frames of libraries, such as Starlette
             caller = caller.f_back
         origin = caller and _module_of(caller)
         if origin and _floor(module) > _floor(origin):
@@ -96,7 +99,7 @@ class Walk:
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # outside the event loop
+    except RuntimeError:  # the call is outside of the event loop
         return None
 
 
@@ -129,7 +132,7 @@ async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def asked(http: httpx2.AsyncClient, model: str, status: str) -> tuple[str, dict[str, Any]]:
-    """A turn in a new chat, when it has this status: its path, and the turn."""
+    """Starts a turn in a new chat. Returns its path, and the turn when it has this status."""
     message = {"blocks": [{"type": "text", "text": "Hello"}], "model": model}
     made = (await http.post("/api/turns", json=message)).json()
     path = made["stream_url"].removesuffix("/stream")
@@ -139,7 +142,7 @@ async def asked(http: httpx2.AsyncClient, model: str, status: str) -> tuple[str,
 
 
 async def a_message(http: httpx2.AsyncClient, server: Server, pause: Pause) -> Request:
-    """To a chat with an answer."""
+    """Posts a message to a chat that has an answer."""
     model = server.scripts.model(message_of(text("Hello.")), [pause, *message_of(text("Goodbye."))])
     _, turn = await asked(http, model, "complete")
     message = {"blocks": [{"type": "text", "text": "Goodbye"}]}
@@ -147,7 +150,7 @@ async def a_message(http: httpx2.AsyncClient, server: Server, pause: Pause) -> R
 
 
 async def a_response(http: httpx2.AsyncClient, server: Server, pause: Pause) -> Request:
-    """A stream that follows an answer."""
+    """Streams a response that follows another response."""
     model = server.scripts.model(message_of(text("Hello.")), [pause, *message_of(text("Goodbye."))])
     body = {"model": model, "input": "Hello"}
     first = (await http.post("/v1/responses", json=body)).json()
@@ -156,7 +159,7 @@ async def a_response(http: httpx2.AsyncClient, server: Server, pause: Pause) -> 
 
 
 async def an_approval(http: httpx2.AsyncClient, server: Server, pause: Pause) -> Request:
-    """Of a call of a tool."""
+    """Approves a call of a tool."""
     model = server.scripts.model(message_of(tool_use("pay", {"euros": 5}, "a")), [pause, *message_of(text("Done."))])
     path, turn = await asked(http, model, "waiting")
     return lambda: http.post(f"{path}/actions", json={"actions": [decision("approve", turn["actions"][0])]})
@@ -168,7 +171,7 @@ async def test_a_walk_stays_within_its_limit(
     http: httpx2.AsyncClient,
     prepare: Callable[[httpx2.AsyncClient, Server, Pause], Awaitable[Request]],
 ) -> None:
-    """The second request of its kind: the first one also fills caches."""
+    """Measures the second request of its kind, because the first request also fills caches."""
     app, walk = server.app, Walk()
     pause = Pause()
     pause.go.set()

@@ -1,4 +1,4 @@
-"""The lab is a separate distribution. If it is not installed, its tests are not collected."""
+"""The lab is a separate distribution. If the lab is not installed, its tests are not collected."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""A chaos plan is repeatable, and each fault has the effect of its name."""
+"""A chaos plan is repeatable, and each fault does what its name says."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ BODY = b'data: {"n": 1}\n\n' * 200
 
 
 class Answers(httpx2.AsyncByteStream):
-    """A response body in chunks."""
+    """A response body that comes in chunks."""
 
     def __init__(self, size: int = 1000) -> None:
         self.size = size

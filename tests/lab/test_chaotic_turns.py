@@ -1,4 +1,4 @@
-"""Many turns with a provider that fails in every possible way: each turn ends, and its stored data is correct."""
+"""Many turns with a provider that fails in every possible way. Each turn ends, and its stored data is correct."""
 
 import asyncio
 import json
@@ -35,10 +35,10 @@ from turnstream_lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 TURNS = int(os.environ.get("CHAOS_TURNS", "400" if FULL else "250"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))
 AT_ONCE = 48
-# Some requested waits exceed the longest accepted wait.
+# Some faults request a wait that is longer than the longest accepted wait.
 PLAN = ChaosPlan(SEED, share=0.4, longest_wait=0.07, reach=300)
 PATIENCE = 0.4  # seconds
-# The author of the replies, by the API of the model. A chat may switch between models.
+# The author of the replies, by the model's API. A chat may switch between models.
 AUTHORS = {"claude": Author, "chat": ChatAuthor, "responses": ResponsesAuthor}
 
 
@@ -72,7 +72,7 @@ class World:
         return asked, await self.harness.finish(self.replica, asked)
 
     async def chat(self, number: int) -> list[Turn]:
-        """Runs two turns; the request of the second one contains the first one."""
+        """Runs two turns. The request of the second turn contains the first turn."""
         first, answer = await self.turn(number)
         _, other = await self.turn(number + 1, after=first)
         said = [await self.harness.turn(Asked(first.chat, _parent(turn))) for turn in (answer, other)]
@@ -81,7 +81,7 @@ class World:
 
 
 def _endless(author: Author, random: Random) -> Iterator[Play]:
-    """Yields complete answers for the chaos to disturb. After some of them, all further answers end the turn."""
+    """Yields complete answers, which the chaos disturbs. After some of them, all further answers end the turn."""
     for _ in range(random.randrange(4)):
         yield author.play(ending="whole")
     while True:
@@ -94,7 +94,7 @@ def _parent(turn: Turn) -> UUID:
 
 
 def _problems(path: list[Turn]) -> list[str]:
-    """Returns the problems of a next request."""
+    """Returns the problems of the request that would come next."""
     last = path[-1]
     question = replace(path[0], id=UUID(int=1), blocks=(Block(0, 0, 0, TEXT, "Go on."),))
     running = replace(last, id=UUID(int=2), status="running", blocks=(), rounds=(), usage={}, error=None)
@@ -113,7 +113,8 @@ async def test_every_turn_ends_under_every_fault(
     harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
     chaos, gate = ChaosInterceptor(PLAN), asyncio.Semaphore(AT_ONCE)
-    # On a busy machine calls are silent for longer without a fault, and a stalled call is repeated.
+    # On a busy machine, calls are silent for longer without any fault, and a stalled call is repeated. So the limit
+    # grows with the load.
     policy = with_model(POLICY, stall_timeout=PATIENCE * slowdown())
     async with (
         playing() as stage,

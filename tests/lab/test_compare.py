@@ -1,4 +1,4 @@
-"""Comparison of two settings of a running server on one set of questions."""
+"""Compares two settings of a running server on one set of questions."""
 
 import asyncio
 import json

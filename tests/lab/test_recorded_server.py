@@ -1,4 +1,4 @@
-"""A server records turns according to its settings or to a turn's own, and injects faults by its chaos settings."""
+"""A server records turns as its settings or the turn's own request demand, and injects faults by its chaos settings."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""Both adapters record the bytes of model calls on the wire. A recording neither delays a call nor makes it fail."""
+"""Both adapters record the bytes that model calls send and receive. A recording neither delays a call nor makes it
+fail.
+"""
 
 import asyncio
 import json
@@ -67,7 +69,7 @@ async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[
 
 
 async def said_by(provider: Provider) -> list[Part] | str:
-    """Returns the parts, or the error without its message: the input of the engine's decisions."""
+    """Returns the parts, or the error without its message: everything by which the engine decides."""
     try:
         return await parts_of(provider)
     except ProviderError as error:

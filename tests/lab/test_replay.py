@@ -1,4 +1,6 @@
-"""The engine runs a recorded turn again without a network. The result is equal, or the differences are reported."""
+"""The engine runs a recorded turn again without a network. The result equals the recorded result, or the differences
+are reported.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +67,7 @@ async def explode() -> str:
 
 @pytest.fixture
 async def target(shared_database_url: str) -> AsyncIterator[Database]:
-    """The database for replayed turns."""
+    """The database in which turns are replayed."""
     async with connect(shared_database_url, size=4) as database:
         yield database
 
@@ -239,7 +241,7 @@ async def test_a_round_without_a_recording_is_reported(harness: Harness, target:
 
 @pytest.fixture
 def of_the_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Sets the database of the command. The command must not change the logging of this process."""
+    """Makes the command use this database. The command must not change the logging of this process."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setattr("turnstream_lab.replay_command.configure_logging", lambda _: None)
     return database_url

@@ -1,4 +1,4 @@
-"""Replays of all types of turns: structured, with a fallback, summarised, cancelled during a tool call."""
+"""Replays of every kind of turn: structured, with a fallback, summarised, cancelled during a tool call."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ class World:
                 yield replica
 
     async def told_again(self, asked: Asked) -> list[str]:
-        """Replays a turn. Returns the reported differences."""
+        """Replays a turn. Returns the differences that are reported."""
         models = self.folder / "models.toml"
         models.write_text(MODELS)
         settings = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after, models_file=models)

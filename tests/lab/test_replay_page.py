@@ -1,4 +1,4 @@
-"""The commands of the lab's README, run verbatim with the demo: their output equals the text of the page."""
+"""The commands of the lab's README, run verbatim with the demo. Their output equals the text of the page."""
 
 import re
 import subprocess
@@ -34,7 +34,7 @@ async def test_the_commands_of_the_page_print_its_output(
 
 
 def _figures_hidden(printed: str) -> str:
-    """Hides numbers of tokens: they depend on the tools of the server."""
+    """Hides numbers of tokens, because they depend on the tools of the server."""
     return re.sub(r'"input_tokens":\d+', '"input_tokens":…', printed)
 
 
@@ -65,6 +65,6 @@ async def test_the_comparisons_of_the_page_print_its_output(server: StartServer,
 
 
 def _compared(printed: str) -> list[list[str]]:
-    """Returns the cells of each line, with seconds and tokens hidden."""
+    """Returns the cells of each line. Seconds and tokens are hidden."""
     lines = [re.split("[┃│]", line) for line in printed.splitlines()]
     return [[re.sub(r"^[\d,]+ \(\d+\) / [\d,]+$|^\d+\.\d$", "…", cell.strip()) for cell in cells] for cells in lines]

@@ -1,6 +1,7 @@
-"""The main features with the real models of each provider with a key: post, tool round, reconnect, cancel, continue.
+"""The main features with the real models of each provider that has a key: post, tool round, reconnect, cancel,
+continue.
 
-Off by default, because real models cost money: `make live` runs the test. The test prints the maximum cost before its
+The test is off by default, because real models cost money: `make live` runs it. It prints the maximum cost before its
 first call.
 """
 
@@ -20,11 +21,13 @@ from turnstream_client.assembler import Assembler
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-# The maximum of sent tokens. A call contains the conversation so far and the description of one tool.
+# The limits that give the most tokens which the test sends. A call contains the conversation so far and the description
+# of one tool.
 _CALLS = 6
 _INPUT_TOKENS = 1_500
 _OUTPUT_TOKENS = 400
-# Assumed prices of a million tokens, for models without configured prices; above the usual ones.
+# Prices of a million tokens that the test assumes for models without configured prices. They are higher than usual
+# prices.
 _ASSUMED = Prices(15.0, 75.0)
 _MODULE = '''
 from turnstream import tool
@@ -38,7 +41,7 @@ async def high_water(port: str) -> str:
 
 
 def _models() -> Iterator[Model]:
-    """Yields the models in LIVE_MODELS, or the first model of each provider with a key."""
+    """Yields the models that LIVE_MODELS names, or the first model of each provider with a key."""
     environment = read_environment()
     file = environment.get("TURNSTREAM_MODELS_FILE")
     specs = providers_of(Path(file) if file else None, environment)
@@ -89,7 +92,7 @@ async def test_the_main_job_is_done_with_real_models(
 
 
 async def _do_the_job(api: Client, model: str) -> list[Json]:
-    """Returns the turns. The last request includes the cancelled turn."""
+    """Runs the turns and returns them. The last request includes the cancelled turn."""
     options = {"model": model, "tools": ["high_water"], "params": {"max_tokens": _OUTPUT_TOKENS}}
     chat = await api.chat(title=f"live: {model}")
 
@@ -125,7 +128,9 @@ async def _do_the_job(api: Client, model: str) -> list[Json]:
 
 
 async def _cut_and_resumed(api: Client, asked: Said) -> tuple[list[Event], list[Event]]:
-    """Returns the events of a connection that is cut after the first delta, and the remaining events."""
+    """Returns the events of a connection that is cut after the first delta, and the events that come after the
+    reconnect.
+    """
     first: list[Event] = []
     async with api.follow(asked.stream_url) as events:
         async for event in events:

@@ -33,20 +33,20 @@ SEA: Json = {
 }
 Process = asyncio.subprocess.Process
 
-# One instance per module, because the start of a server takes longer than a test.
+# Each module has its own instance of a shared fixture, because the start of a server takes longer than a test.
 shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
 
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """Node, with the packages of this folder's package-lock.json."""
+    """Installs the packages of this folder's package-lock.json, and returns Node."""
     _install(FOLDER)
     return path_of("Node")
 
 
 @pytest.fixture(scope="session")
 def copilotkit(node: str) -> Path:
-    """A folder below CopilotKit. Its 350 packages are installed separately: their installation takes a minute."""
+    """A folder for CopilotKit. Its 350 packages are installed separately, because this takes a minute."""
     folder = FOLDER / "copilotkit"
     _install(folder)
     page = folder / ".page"
@@ -102,7 +102,7 @@ def tanstack(node: str) -> Path:
 
 
 def _install(folder: Path) -> None:
-    """Installs the packages once per state of the lock file, also with several test processes."""
+    """Installs the packages once for each state of the lock file, even if several test processes need them."""
     wanted = (folder / "package-lock.json").read_text(encoding="utf-8")
     with _once(folder / "node_modules/.installed", wanted) as todo:
         if todo:
@@ -111,7 +111,7 @@ def _install(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def packages(node: str) -> Path:
-    """A folder with this repository's packages, packed and installed by npm. Peer dependencies are in its parent
+    """A folder with this repository's packages, which npm has packed and installed. Peer dependencies are in its parent
     folder.
     """
     npm, folder = path_of("npm"), FOLDER / ".packages"
@@ -136,7 +136,9 @@ def packages(node: str) -> Path:
 
 @contextmanager
 def _once(stamp: Path, wanted: str) -> Iterator[bool]:
-    """Yields whether this process must create the state `wanted`. Other processes wait."""
+    """Yields whether this process must create the state `wanted`. If another process creates it, waits for that
+    process.
+    """
     with (FOLDER / ".install.lock").open("w") as lock:
         flock(lock, LOCK_EX)
         todo = not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted
@@ -171,7 +173,7 @@ async def server(shared_database_url: str, folder: Path) -> AsyncIterator[Script
 
 @shared
 async def replica(shared_database_url: str, folder: Path) -> AsyncIterator[ScriptServer]:
-    """Another server on the same database; a test starts it."""
+    """Another server on the same database, which a test starts when needed."""
     async with _closing(shared_database_url, folder) as replica:
         yield replica
 
@@ -185,7 +187,7 @@ async def _closing(database_url: str, folder: Path) -> AsyncIterator[ScriptServe
 
 
 class Page:
-    """A page in Node."""
+    """A page that runs in Node."""
 
     def __init__(self, process: Process, server: Server) -> None:
         self._process = process
@@ -194,7 +196,7 @@ class Page:
         self.state: Json = {}
 
     async def __call__(self, command: str, **options: Any) -> Json:
-        """Sends a command. Returns the state of the page after it."""
+        """Sends a command. Returns the state of the page after the command."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"command": command, **options}).encode() + b"\n")
@@ -207,15 +209,15 @@ class Page:
     async def open(
         self, messages: Any = None, *, resume: bool = False, documented: bool = False, packages: Path | None = None
     ) -> Json:
-        """`documented` uses the functions of docs/ai-sdk.md, with stop and reconnect. `packages` is a folder; the page
-        uses the transport installed there.
+        """Opens the page. With `documented` it uses the functions of docs/ai-sdk.md, with stop and reconnect.
+        `packages` is a folder whose installed transport the page uses.
         """
         about = {"url": self._server.url, "id": self._id, "resume": resume, "documented": documented}
         about["packages"] = packages and str(packages)
         return await self("open", **about, messages=messages or [])
 
     def move(self, server: Server) -> None:
-        """Uses another server for the next `open`."""
+        """Makes the next `open` use another server."""
         self._server = server
 
     async def stored(self) -> list[Json]:

@@ -1,4 +1,4 @@
-"""`python -m tests.node.server`: the real server with a model that obeys the last user message."""
+"""`python -m tests.node.server` runs the real server with a model that obeys the last user message."""
 
 import asyncio
 import os
@@ -18,7 +18,8 @@ from turnstream.scripted import Reply, ScriptedProvider, message_of, text, think
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
 
-# The environment variable with the folder of marks: one file for each word of a past `hang once` or `break once`.
+# The environment variable that names a folder of marks. A mark is a file. It is named for a word after which the model
+# has already hung or broken once.
 HUNG = "TEST_HUNG"
 
 
@@ -41,7 +42,9 @@ async def send_mail(to: str) -> str:
 
 
 def _replies(word: str) -> Sequence[Reply]:
-    """The model's replies in one turn. The part of the word after a comma is for the call after the tool results."""
+    """Returns the model's replies in one turn. If the word has a comma, the part after the comma selects the reply to
+    the tool results.
+    """
     end = message_of(text("That ", "is ", "it."))
     match word.partition(",")[0]:
         case "tools":
@@ -64,7 +67,7 @@ def _replies(word: str) -> Sequence[Reply]:
 
 
 def reply_to(request: ModelRequest) -> Reply:
-    """Returns the n-th reply of the user's last word for the n-th model call of the turn."""
+    """Returns the reply for the n-th model call of the turn. The last word of the user selects the replies."""
     if word_of(request) == "recall":
         said = [f"{each.type} {each.text}" for message in request.messages for each in message.blocks]
         return message_of(text(" / ".join(said)))
@@ -91,7 +94,7 @@ class Model(ScriptedProvider):
         breaks = word.startswith("break once ") and not hung.exists()
         async for number, batch in _numbered(super().stream(request)):
             if (hangs or breaks) and number == 3:
-                hung.touch()  # the mark precedes the batch: a page that received the batch may end this process
+                hung.touch()  # written before the batch is sent, because a page with the batch may end this process
             yield batch
             if hangs and number == 3:
                 await asyncio.Event().wait()

@@ -28,7 +28,7 @@ class Agent(Page):
             return thread
 
     async def assert_shows_what_is_stored(self) -> None:
-        """Ignores the ids of messages that the page created."""
+        """Checks that the page shows the stored messages. It ignores the ids of messages that the page created."""
         shown, stored = self.state["messages"], (await self.thread())["messages"]
         assert [_without_own_id(message) for message in shown] == [_without_own_id(message) for message in stored]
 

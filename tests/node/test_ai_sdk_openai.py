@@ -1,4 +1,4 @@
-"""The AI SDK's provider for OpenAI, in Node, against the real server: its requests contain few ids or none."""
+"""The AI SDK's provider for OpenAI, in Node, against the real server. Its requests contain few ids or none."""
 
 import json
 import subprocess

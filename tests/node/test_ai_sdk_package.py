@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.extensions("ai_sdk"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(180),
-]  # npm may need time for an installation
+]  # npm may need time for the installation
 
 
 @pytest.mark.parametrize("before", ["", "tools, "])

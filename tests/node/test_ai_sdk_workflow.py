@@ -1,4 +1,4 @@
-"""The AI SDK's workflow transport from npm: a resumption depends on the number of received chunks."""
+"""The AI SDK's workflow transport from npm. It resumes a stream by the number of chunks that it has received."""
 
 import json
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Apps of MCP servers in other libraries: the AI SDK's renderer accepts the part, and AG-UI's client accepts the
+"""Apps of MCP servers in other libraries: the AI SDK's renderer accepts their part, and AG-UI's client accepts their
 activity.
 """
 

@@ -1,4 +1,4 @@
-"""The released Codex CLI against the real server. Any key is valid, since the server has no tokens."""
+"""The released Codex CLI against the real server. Any key is valid, because the server has no tokens."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A client with openapi-typescript's types of the OpenAPI document, against the server."""
+"""A client with the types that openapi-typescript generates from the OpenAPI document, against the server."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may need time
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]  # npm may need time to install
 
-# Within the folder of the packages, so that Node finds them.
+# The folder is within the folder of the packages, so that Node finds them.
 GENERATED = FOLDER / "node_modules" / ".generated"
 STRICT = ["--strict", "--module", "nodenext", "--target", "es2023", "--lib", "es2023,dom", "--skipLibCheck"]
 

@@ -21,7 +21,7 @@ CLIENT, SECRET = "turnstream", "the secret of the client"
 
 @asynccontextmanager
 async def signing_in(node: str, oidc: Path, database_url: str) -> AsyncIterator[Server]:
-    """Yields a server with sign-in at the provider."""
+    """Yields a server at which people sign in with the provider."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     provider = await asyncio.create_subprocess_exec(
@@ -77,7 +77,7 @@ async def test_a_person_signs_in_with_the_rights_of_the_groups_and_signs_out_at_
             assert posted.status_code == (201 if "chat" in scopes else 403)
             ended = (await browser.delete(f"{server.url}/api/session", headers=own)).json()
             assert (await browser.get(f"{server.url}/api/me")).status_code == 401
-            # The provider asks about the end of its own session, and redirects the browser.
+            # The provider asks whether its own session should end too, and then redirects the browser.
             question = await browser.get(ended["logout_url"])
             action = re.search(r'action="([^"]+)"', question.text)
             assert action is not None

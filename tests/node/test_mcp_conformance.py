@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.extensions("mcp"), pytest.mark.timeout(300)]
 
 SUITE = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 KEY = new_master_key()  # shared by all servers on the database
-# The sign-in does not start, so these checks fail.
+# The sign-in does not start, so these checks of the suite fail.
 NOT_BEGUN = {"client-registration", "authorization-request", "token-request"}
-# Scenarios, each with the ids of its failing checks.
+# The scenarios, each with the ids of the checks that fail.
 SCENARIOS: dict[str, set[str]] = {
     "initialize": set(),
     "tools_call": set(),
@@ -40,7 +40,7 @@ SCENARIOS: dict[str, set[str]] = {
     "auth/resource-mismatch": set(),
     "auth/offline-access-scope": set(),
     "auth/offline-access-not-supported": set(),
-    # The issuer in the metadata differs from the requested one (RFC 8414, 3.3).
+    # The issuer in the metadata differs from the issuer that was requested (RFC 8414, 3.3).
     "auth/2025-03-26-oauth-metadata-backcompat": NOT_BEGUN,
     # Without metadata the issuer's support of PKCE is unknown.
     "auth/2025-03-26-oauth-endpoint-fallback": NOT_BEGUN,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
-_LEAST = 20  # the minimum version of Node for the package
+_LEAST = 20  # the lowest version of Node that the package supports
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The JavaScript packages, packed and installed by npm: their types, sizes and hooks."""
+"""The JavaScript packages, which npm has packed and installed: their types, sizes and hooks."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.extensions("ai_sdk"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(180),
-]  # npm may need time for an installation
+]  # npm may need time for the installation
 
 MOST_BYTES = 5_000
 SCENES: dict[str, Any] = {
@@ -57,7 +57,7 @@ async def test_a_program_in_typescript_uses_the_installed_packages(packages: Pat
 
 
 def bundled(folder: Path, source: str) -> bytes:
-    """Bundles the program for browsers, without React and the AI SDK."""
+    """Bundles the program for browsers, and leaves out React and the AI SDK."""
     (folder / "entry.tsx").write_text(source, encoding="utf-8")
     others = [f"--external:{name}" for name in ("react", "react-dom", "ai", "@ai-sdk/react")]
     options = ["--bundle", "--minify", "--format=esm", "--jsx=automatic", "--log-level=warning", "--outfile=bundle.js"]

@@ -1,4 +1,6 @@
-"""`python -m tests.node.types` generates the packages' types from the OpenAPI document and from their modules."""
+"""`python -m tests.node.types` generates the types of the packages from the OpenAPI document and from the modules of
+the packages.
+"""
 
 import json
 import re
@@ -16,7 +18,7 @@ from turnstream.extensions.openapi.document import OpenApi
 FOLDER = Path(__file__).parent
 WEB = FOLDER.parents[1] / "app/turnstream/web"
 _HEADER = "// Made of the schemas of /openapi.json by `make types`: do not edit.\n\n"
-# Types that the client sends, receives and follows.
+# The types of what the client sends, receives and follows.
 _ROOTS = (
     "NewTurnInNewChat",
     "TurnOptions",
@@ -49,7 +51,7 @@ _OPTIONS = {
 def types() -> Iterator[tuple[Path, str]]:
     """Yields each file with its content. Raises RuntimeError if a module contradicts its own types."""
     yield WEB / "static/schema.d.ts", _of_document()
-    yield from _of_modules()  # these files import the first one
+    yield from _of_modules()  # these files import the first file
 
 
 def _of_document() -> str:
@@ -70,8 +72,8 @@ def _of_document() -> str:
 
 
 def _of_modules() -> Iterator[tuple[Path, str]]:
-    """Compiles copies: the compiler would read existing types beside a module. React and the SDK are in a parent
-    folder.
+    """Generates types from copies of the modules, because the compiler would read the existing types beside a module.
+    React and the SDK are in a parent folder.
     """
     with tempfile.TemporaryDirectory(dir=FOLDER / "node_modules") as folder:
         copies = shutil.copytree(WEB / "packages", Path(folder, "packages"), ignore=shutil.ignore_patterns("*.d.ts"))
@@ -91,7 +93,7 @@ def _run(program: str, *arguments: str | Path) -> None:
 
 
 def _untitled(schema: Any) -> Any:
-    """Removes titles from the schema: they only repeat the names of members."""
+    """Removes titles from the schema, because they only repeat the names of members."""
     if isinstance(schema, list):
         return list(map(_untitled, schema))
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Turns that call agents, as tests post and read them."""
+"""Turns that call agents, and how tests post and read them."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ async def turn_of(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
 
 
 async def job_of(api: Client, exchange: dict[str, Any]) -> dict[str, Any]:
-    """The first job of the turn, once it has a child."""
+    """Returns the first job of the turn, once the job has a child."""
     while not (jobs := [job for job in (await turn_of(api, exchange))["jobs"] if job["child"]]):  # noqa: ASYNC110, rows have no event
         await asyncio.sleep(0.01)
     return dict(jobs[0])

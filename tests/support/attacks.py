@@ -1,4 +1,4 @@
-"""Requests of one owner with high costs for other owners. Each attack returns the statuses of its answers."""
+"""Requests of one owner that are expensive for other owners. Each attack returns the statuses of its answers."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ _SAID = b'{"blocks":[{"type":"text","text":"a"}],'
 
 
 class Attack(NamedTuple):
-    """`answers` are the statuses that are defined for it."""
+    """An attack. `answers` has the statuses that it may get."""
 
     run: Callable[[httpx2.Client], Sequence[int]]
     answers: frozenset[int]
@@ -66,7 +66,7 @@ def _documents(client: httpx2.Client) -> Sequence[int]:
 
 
 def _unread_streams(client: httpx2.Client) -> Sequence[int]:
-    """A message of 3.9 MB, and 100 streams of its chat that are not read."""
+    """Posts a message of 3.9 MB, and opens 100 streams of its chat that it does not read."""
     text = "x" * 3_900_000
     made = client.post("/api/turns", json={"blocks": [{"type": "text", "text": text}]})
     target = urlsplit(str(client.base_url))
@@ -103,7 +103,7 @@ def _endless_header(client: httpx2.Client) -> Sequence[int]:
         answer = b""
         with suppress(ConnectionError):
             answer = connection.recv(100)
-    return [int(answer.split()[1])] if answer else []  # lost if the client continues to send
+    return [int(answer.split()[1])] if answer else []  # the answer may be lost while the client still sends
 
 
 ATTACKS: Mapping[str, Attack] = {

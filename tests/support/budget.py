@@ -1,4 +1,4 @@
-"""The budgets of the core and of the documentation. `make check` calls this module."""
+"""The budgets of the core and of the documentation. `make check` runs this module."""
 
 import sys
 import tomllib
@@ -10,12 +10,14 @@ from turnstream.config import Settings
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "app/turnstream"
-# Packages and modules that only extensions and the lab import: a server without extensions does not load them.
+# Packages and modules that only extensions and the lab import. A server without extensions does not load them.
 LIBRARIES = ("libraries", "scripted", "web")
 
 
 def parts() -> Mapping[str, list[Path]]:
-    """The files of each part. The core is the server without extensions and their libraries, and the migrations."""
+    """Returns the files of each part. The core is the server without extensions and their libraries, with the
+    migrations.
+    """
     modules = [*(ROOT / "app").rglob("*.py")]
     migrations = [path for path in (ROOT / "migrations").rglob("*") if path.suffix in {".py", ".sql"}]
     folders = {
@@ -45,7 +47,7 @@ def spent() -> Mapping[str, int]:
 
 
 def main() -> None:
-    """Prints the lines of each part. Exits with 1 if `[tool.turnstream.budget]` of pyproject.toml is exceeded."""
+    """Prints the lines of each part. Exits with 1 if a part exceeds `[tool.turnstream.budget]` in pyproject.toml."""
     print("lines:", ", ".join(f"{part} {lines_of(files):,}" for part, files in parts().items()))
     limits = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["turnstream"]["budget"]
     over = {name: count for name, count in spent().items() if count > limits[name]}

@@ -1,4 +1,4 @@
-"""The policies of extensions around the calls of tools, for replicas of the harness."""
+"""The call policies of extensions, for replicas of the harness."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,6 @@
-"""Every call of a server with the extensions of this run: calls of the core, of the dialects and of OpenAI."""
+"""Every call of a server with the extensions of this run: the calls of the core, of the dialects and of OpenAI's
+API.
+"""
 
 from tests.support.extensions import complete
 from turnstream.api.routes import CORE
@@ -8,7 +10,7 @@ _ACTIVE = [extension for extension in installed().values() if extension.name in 
 PARTS = [CORE, *(part for extension in _ACTIVE for part in extension.calls())]
 ENDPOINTS = [endpoint for part in PARTS if part.foreign is None for endpoint in part.endpoints]
 OPENAI = [endpoint for part in PARTS if part.foreign for endpoint in part.endpoints]
-# The calls that reach a model, by path. Several calls of a dialect may have the same body.
+# The calls that cause a model call, by path. Several calls of a dialect may have the same body.
 ASKING = {
     endpoint.path: endpoint.takes
     for endpoint in (*ENDPOINTS, *OPENAI)

@@ -1,4 +1,6 @@
-"""A model API on a local socket: it answers with prepared bytes, in pieces of any size, and with any end."""
+"""A model API on a local socket. It answers with prepared bytes, in pieces of any size, and may break off in any
+way.
+"""
 
 import asyncio
 import itertools
@@ -13,8 +15,8 @@ Ending = Literal["end", "cut", "reset", "wait"]
 
 @dataclass(frozen=True)
 class Answer:
-    """`sizes` are the lengths of the pieces, repeated. `cut` leaves the body unfinished, `wait` also leaves the
-    connection open; without `head` nothing is sent.
+    """A prepared answer. `sizes` are the lengths of the pieces, repeated. `cut` leaves the body unfinished, and `wait`
+    also leaves the connection open. Without `head` the server sends nothing.
     """
 
     body: bytes
@@ -27,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """`head` is the request line and the headers as they came."""
+    """A received request. `head` has the request line and the headers as they were sent."""
 
     target: str
     headers: Mapping[str, str]
@@ -37,7 +39,7 @@ class Asked:
 
 @dataclass
 class CannedServer:
-    """Sends `answer` to every request. `connections` counts the connections, `closed` the closed connections."""
+    """Sends `answer` to every request. `connections` counts all connections, and `closed` counts the closed ones."""
 
     url: str = ""
     answer: Answer = Answer(b"")
@@ -50,7 +52,7 @@ class CannedServer:
         self.connections += 1
         self.serving.add(asyncio.current_task())
         try:
-            # Cancelled by `stop` only; asyncio would log that.
+            # Only `stop` cancels this task. asyncio would log the cancellation.
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._one(reader, writer):
                     pass

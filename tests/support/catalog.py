@@ -1,4 +1,6 @@
-"""The schema of a database, from the catalogs of Postgres: as the files `schema.sql`, and as rows to compare."""
+"""The schema of a database, read from the catalogs of Postgres: as the files `schema.sql`, and as rows for
+comparisons.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,7 +32,7 @@ SELECT format('CREATE DOMAIN %I AS %s %s;', typname, format_type(typbasetype, ty
         WHERE contypid = pg_type.oid))
 FROM pg_type WHERE typtype = 'd' AND typnamespace = current_schema()::regnamespace ORDER BY typname
 """
-# Sequences of identity columns come with their tables.
+# The sequences of identity columns are created with their tables.
 _SEQUENCES = f"""
 SELECT format('CREATE SEQUENCE %I;', relname) FROM pg_class WHERE relkind = 'S' AND {_OURS}
   AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype IN ('i', 'a')) ORDER BY relname
@@ -53,7 +55,7 @@ SELECT format('ALTER TABLE %s ALTER COLUMN %I SET STORAGE %s;', attrelid::regcla
 FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
 WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped AND attstorage <> typstorage ORDER BY attnum
 """
-# PostgreSQL 18 has a constraint for NOT NULL too.
+# PostgreSQL 18 also has constraints for NOT NULL.
 _CONSTRAINTS = """
 SELECT format('CONSTRAINT %I %s', conname, pg_get_constraintdef(oid, true)) FROM pg_constraint
 WHERE conrelid = $1 AND contype NOT IN ('t', 'n') ORDER BY strpos('pucf', contype::text), conname
@@ -67,7 +69,7 @@ WHERE indrelid = $1 AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = i
 ORDER BY relname
 """
 
-# Everything in the schema, without numbers that differ from one database to another.
+# Everything in the schema, except numbers that differ from one database to another.
 _CATALOG = {
     "columns": f"""
         SELECT relname, row_number() OVER (PARTITION BY relname ORDER BY attnum) AS place, attname,
@@ -103,7 +105,7 @@ _CATALOG = {
 
 
 async def catalog(url: str) -> Mapping[str, list[tuple[Any, ...]]]:
-    """The objects of the schema, by kind."""
+    """Returns the objects of the schema, by kind."""
     connection = await asyncpg.connect(url)
     try:
         return {
@@ -115,7 +117,7 @@ async def catalog(url: str) -> Mapping[str, list[tuple[Any, ...]]]:
 
 
 def _tables_of_extensions() -> Mapping[str, Path]:
-    """The file of the schema of each table."""
+    """Returns the file that contains the schema of each table."""
     return {
         table: folder / "sql/schema.sql"
         for module, folder in extension_packages().items()
@@ -125,7 +127,7 @@ def _tables_of_extensions() -> Mapping[str, Path]:
 
 
 async def schema_sql(url: str) -> Mapping[Path, str]:
-    """The texts of the files for the database, which has the newest revision."""
+    """Returns the texts of the schema files, read from a database with the newest revision."""
     connection = await asyncpg.connect(url)
 
     async def lines(query: str, *values: object) -> list[str]:
@@ -159,7 +161,7 @@ async def schema_sql(url: str) -> Mapping[Path, str]:
 
 
 def main() -> None:
-    """Writes the files from a new database, made by the present ones and the revisions behind them."""
+    """Writes the files from a new database, which the present files and the later revisions have created."""
     with TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "server") as url:
         upgrade(url)
         for file, sql in asyncio.run(schema_sql(url)).items():

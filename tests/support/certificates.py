@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and its certificates."""
+"""Certificates for tests: an authority, and the certificates that it issues."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,9 @@ def _name(common: str) -> x509.Name:
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
-    """Python 3.13 trusts no authority that does not state its usage."""
+    """Returns the key usage of a certificate. Python 3.13 trusts no authority whose certificate does not state its
+    usage.
+    """
     return x509.KeyUsage(
         digital_signature=not authority,
         key_cert_sign=authority,
@@ -33,7 +35,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 class Authority:
-    """An authority of certificates. `certificate` is its file, for clients that trust it."""
+    """A certificate authority. `certificate` is its file, for clients that trust the authority."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,7 +45,7 @@ class Authority:
         self.certificate.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def issue(self, host: str) -> Path:
-        """Returns a file with a key and a certificate for an address of the loopback."""
+        """Returns a file with a key and a certificate for a loopback address."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._signed(_name(host), key, host)
         file = self._folder / f"{host}.pem"

@@ -1,4 +1,4 @@
-"""The test that shows each ability with each client. `python -m tests.support.clients` writes the table to
+"""The tests that show each ability with each client. `python -m tests.support.clients` writes the table to
 `docs/dialects.md`.
 """
 
@@ -13,7 +13,7 @@ PAGE: Final = ROOT / "docs/dialects.md"
 ABILITIES: Final = (
     *("streams", "tools of the server", "own tools", "structured", "history", "files", "reasoning", "errors", "resume"),
 )
-# A client, or its protocol, that does not have the ability. The page has the reasons.
+# The client, or its protocol, does not have the ability. The page has the reasons.
 NONE = "—"
 
 _OPENAI = "tests/extensions/openai_api/test_openai_"
@@ -63,7 +63,7 @@ _RECIPES = "tests/acceptance/test_cookbook.py::test_every_recipe_prints_what_the
 _INSTALLED = f"{_PYTHON}::test_the_client_installed_alone_talks_to_a_server_as_the_page_says"
 _PAGE_FILES = f"{_ATTACHED}::test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit"
 
-# In the order of ABILITIES.
+# The tests of each client, in the order of ABILITIES.
 CLIENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "`openai` for Python, responses": (
         f"{_RESPONSES}::test_a_stream_is_assembled_by_the_sdk",
@@ -231,7 +231,7 @@ def table_of_clients() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the present table."""
+    """Returns the page with the present table in place of the old table."""
     return re.sub(r"^\| client \| streams .*\n(\|.*\n)+", lambda _: table_of_clients(), page, flags=re.MULTILINE)
 
 

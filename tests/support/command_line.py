@@ -1,4 +1,4 @@
-"""The command line in this process, because the imports of another process cost more than most commands."""
+"""Runs the command line in this process, because the imports in another process cost more than most commands."""
 
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
@@ -17,7 +17,7 @@ class Ended(NamedTuple):
 
 
 def turnstream(*arguments: str) -> Ended:
-    """Runs a command. Its output does not include log lines of a server in this process."""
+    """Runs a command. The output excludes the log lines of a server in this process."""
     out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with capture_logs(), redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main(arguments)

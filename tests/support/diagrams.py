@@ -1,5 +1,5 @@
-"""The diagrams of docs/diagrams, from tables and constants of the code and from docker-compose.yml. `make reference`
-writes them; a test compares them.
+"""The diagrams of docs/diagrams, drawn from tables and constants of the code and from docker-compose.yml. `make
+reference` writes them; a test compares them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _ARROW: Final = (
 
 
 class Drawing:
-    """An SVG with boxes, arrows and lines of text, on white, because pages may be dark."""
+    """An SVG with boxes, arrows and lines of text. Its background is white, because the page may be dark."""
 
     def __init__(self, width: int, height: int) -> None:
         self._parts = [
@@ -46,7 +46,7 @@ class Drawing:
             )
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, color: str = _BLUE) -> None:
-        """The first line is the title. Without lines it is a frame."""
+        """Draws a box whose first line is the title. Without lines, the box is a frame."""
         fill = "#f8fafc" if lines else "none"
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{fill}" stroke="{color}"/>'
@@ -78,7 +78,9 @@ class Drawing:
 
 
 def takeover() -> str:
-    """A replica is killed: the times are the constants of the monitor and the defaults of the settings."""
+    """Draws the takeover after a replica is killed. The times are the constants of the monitor and the defaults of the
+    settings.
+    """
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
     lease, journal = defaults["lease"], defaults["journal_interval"]
     drawing = Drawing(860, 410)
@@ -121,7 +123,7 @@ def takeover() -> str:
     return drawing.svg()
 
 
-# One message with one tool call; the page has the rows and events of each step.
+# The life of one message with one tool call. The page has the rows and events of each step.
 _LIFE: Final = (
     ("client", "API", "POST /api/turns"),
     ("API", "Postgres", "user turn, assistant turn"),
@@ -140,7 +142,7 @@ _LIFE: Final = (
 
 
 def life() -> str:
-    """The sequence of the life of a turn."""
+    """Draws the life of a turn as a sequence."""
     lanes = {name: 80 + 165 * place for place, name in enumerate(("client", "API", "Postgres", "worker", "model"))}
     step, top = 27, 70
     drawing = Drawing(830, top + step * len(_LIFE) + 10)
@@ -155,7 +157,7 @@ def life() -> str:
 
 
 class Stage(NamedTuple):
-    """A place at which something of a credential or a plan applies. `measures` are rates, or amounts that are kept."""
+    """A place at which a credential or a plan has an effect. `measures` are rates, or stored amounts."""
 
     title: str
     text: str
@@ -179,7 +181,7 @@ STAGES: Final = (
 
 
 def admission() -> str:
-    """The way of a request, and the place of each limit."""
+    """Draws the way of a request, and the place of each limit."""
     step = 50
     drawing = Drawing(860, 40 + step * len(STAGES))
     for place, stage in enumerate(STAGES):
@@ -196,7 +198,7 @@ def admission() -> str:
 
 
 def replicas() -> str:
-    """The services of docker-compose.yml with their ports."""
+    """Draws the services of docker-compose.yml with their ports."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     servers = [name for name in services if name.startswith("server")]
     drawing = Drawing(860, 320)
@@ -221,7 +223,7 @@ def replicas() -> str:
 
 
 class Part(NamedTuple):
-    """A part of the page: an element of index.html, its place, and the modules that draw it."""
+    """A part of the page: an element of index.html, its position, and the modules that draw it."""
 
     element: str
     place: tuple[int, int, int, int]
@@ -251,7 +253,7 @@ PAGE: Final = (
 
 
 def page() -> str:
-    """The parts of the page with their modules."""
+    """Draws the parts of the page with their modules."""
     drawing = Drawing(1060, 390)
     drawing.box(12, 12, 516, 366, color=_GREY)
     drawing.line(188, 12, 188, 378)
@@ -268,7 +270,9 @@ def page() -> str:
 
 
 def terminal(lines: Sequence[str]) -> str:
-    """A recording of the terminal: `tests/acceptance/test_terminal_recording.py` types, and compares it."""
+    """Draws a recording of the terminal. `tests/acceptance/test_terminal_recording.py` types the input, and compares
+    the output.
+    """
     width, height = 700, 24 + _LINE * len(lines)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">',

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-# The name of each in the tables of the pages, in their order.
+# The name of each dialect in the tables of the pages, in the order of the tables.
 DIALECTS: Final[Mapping[str, str]] = {
     "ai_sdk": "AI SDK",
     "ag_ui": "AG-UI",

@@ -1,4 +1,4 @@
-"""An endless sender, and the documented bounds of readers."""
+"""An endless sender, and the documented limits of readers."""
 
 import asyncio
 import re
@@ -18,12 +18,12 @@ from turnstream.llm.provider import MAX_EVENT_BYTES, Message, ModelRequest
 
 REQUEST = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 PIECE = b"x" * 65_536
-ON_THE_WAY = 16_000_000  # bytes that both kernels may hold, which no reader has read
+ON_THE_WAY = 16_000_000  # bytes that the kernels of both sides may hold before a reader has read them
 
 
 @dataclass
 class Endless:
-    """A server that answers every request with a body without an end. `sent` counts its bytes."""
+    """A server that answers every request with an endless body. `sent` counts the bytes of the body."""
 
     kind: str = "application/json"
     status: int = 200
@@ -59,12 +59,12 @@ async def sending(endless: Endless) -> AsyncIterator[Endless]:
     async with server:
         endless.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield endless
-        await endless.gone.wait()  # the reader has closed the connection
+        await endless.gone.wait()  # the reader must close the connection
 
 
 # --- providers -------------------------------------------------------------------------------------------------------
 
-# Endless data of a provider, by the row of the table: the bound, the sender, and the failure of the call.
+# Endless data from a provider, by the row of the table: the limit, the sender, and the failure of the call.
 ANSWERS: Mapping[str, tuple[int, Callable[[], Endless], str]] = {
     "stream of a provider": (
         MAX_EVENT_BYTES,
@@ -103,7 +103,7 @@ async def read_count(make: Callable[..., Adapter]) -> None:
 
 
 def documented_bounds() -> Mapping[str, str]:
-    """The column of bytes in docs/security.md, by the readers."""
+    """Returns the column of bytes in docs/security.md, by reader."""
     _, _, section = (
         (ROOT / "docs/security.md").read_text(encoding="utf-8").partition("### Readers of what others send\n")
     )

@@ -1,4 +1,4 @@
-"""The extensions for the tests of this run, and the needed extensions of a module of tests."""
+"""The extensions whose tests belong to this run, and the extensions that a module of tests needs."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _IMPORT: Final = re.compile(r"^(?:from|import) (turnstream\.extensions|tests)\.(
 
 @cache
 def complete() -> Set[str]:
-    """The extensions in TURNSTREAM_EXTENSIONS that are installed with the packages of their extras."""
+    """Returns the extensions in TURNSTREAM_EXTENSIONS for which the packages of their extras are installed."""
     needed = [Requirement(text) for text in requires("turnstream") or ()]
     present = {canonicalize_name(each.name) for each in distributions()}
 
@@ -39,7 +39,9 @@ def are_all_complete() -> bool:
 
 
 def needed_by(module: Path) -> Set[str]:
-    """The extensions that a module of tests imports, directly or indirectly, and the extension of its folder."""
+    """Returns the extensions that a module of tests imports, directly or indirectly, and the extension of its
+    folder.
+    """
     found, seen, left = set[str](), set[Path](), [module]
     while left:
         path = left.pop()

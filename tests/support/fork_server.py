@@ -1,4 +1,6 @@
-"""Processes of `turnstream serve`, forked from one with all imports: a start costs a quarter of the CPU time."""
+"""Processes of `turnstream serve`, forked from one process with all imports: a start costs a quarter of the CPU
+time.
+"""
 
 import os
 import signal
@@ -14,7 +16,8 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 _PRELOADED = "tests.support.preloaded"
-# Variables that Python reads before the first line of a program. A process with these is not forked.
+# Variables that take effect before Python runs the first line of a program. A process with such a variable is not
+# forked.
 _BEFORE_PYTHON = ("LD_", "MALLOC_", "GLIBC_", "PYTHON")
 
 
@@ -23,7 +26,7 @@ def can_fork(settings: Mapping[str, str]) -> bool:
 
 
 class ForkedProcess:
-    """A process with the methods of `subprocess.Popen` that tests use."""
+    """A process with those methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
         context = _context()
@@ -45,7 +48,7 @@ class ForkedProcess:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Several threads may wait."""
+        """Waits for the exit. Several threads may wait at once."""
         if not wait([self._process.sentinel], timeout):
             raise TimeoutExpired(self._process.name, timeout or 0)
         code = self._process.exitcode

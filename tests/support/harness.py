@@ -1,4 +1,4 @@
-"""Replicas in this process: real Postgres, real workers, scripted models. No HTTP, no clocks."""
+"""Replicas in this process: real Postgres, real workers, scripted models, but no HTTP and no clocks."""
 
 import asyncio
 from collections import Counter
@@ -54,29 +54,29 @@ if TYPE_CHECKING:
 
 OWNER = "ada"
 TICK = 0.01  # seconds
-LOOK = 0.01  # seconds between looks of a mirror; a reader learns so of a turn that ended while its row was read
+LOOK = 0.01  # seconds between looks of a mirror, by which a reader finds a turn that ended while its row was read
 GET_CHARGES = Statement("SELECT * FROM charges WHERE turn_id = :turn AND kind = 'round'")
 QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, busy=0.0, max_retry_after=0.05)
-# Long intervals: no test passes because of polling, every wait needs its notification.
+# The intervals are so long that no test passes by polling: every wait needs its notification.
 POLICY = WorkerPolicy(poll_interval=60, grace_period=60, model=ModelPolicy(QUICK, stall_timeout=60))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An exchange: its chat, and the assistant turn that is to answer."""
+    """The ids of an exchange: its chat, and the assistant turn that answers."""
 
     chat: UUID
     turn: UUID
 
 
 class KillableWorker(Worker):
-    """A worker that ends without its last writes once it is `killed`: its rows stay as they are."""
+    """A worker that stops without its last writes once it is `killed`, so that its rows stay as they are."""
 
     killed = False
 
     @property
     def accounts(self) -> Accounts:
-        """The accounts for reservations of its turns."""
+        """The accounts in which its turns reserve tokens and cost."""
         return self._services.accounts
 
     async def drain(self) -> None:
@@ -101,28 +101,28 @@ class Replica:
         return view
 
     async def cancel(self, asked: Asked) -> Turn:
-        """Cancels like the API: the row first, then the notification."""
+        """Cancels the turn as the API does: writes the row, then sends the notification."""
         turn = await Turns(self.database).cancel(OWNER, asked.chat, asked.turn)
         await self.worker.cancel(turn.id)
         return turn
 
     async def store_open(self) -> None:
-        """One tick of the writers of open rounds and open text."""
+        """Does one tick of the writers of open rounds and open text."""
         await self.rounds.flush()
         await self.journaling.tick()
 
     async def idle(self, asked: Asked) -> None:
-        """Returns when the turn does not run here (any more)."""
+        """Waits until the turn does not run on this replica."""
         while view := self.directory.running(asked.turn):
             await view.wakeup.wait()
 
     async def stop(self) -> None:
-        """Ends like a process that shuts down."""
+        """Stops the replica like a process that shuts down."""
         await self._end()
         await self.queue.leave()
 
     async def kill(self) -> None:
-        """Ends like a process that is killed: its rows stay as they are."""
+        """Stops the replica like a killed process, so that its rows stay as they are."""
         self.worker.killed = self.jobs.killed = True
         await self._end()
 
@@ -131,7 +131,7 @@ class Replica:
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            # The pending writes of a killed replica may fail first, in a test that stops its database.
+            # If the test stops its database, the pending writes of a killed replica may fail before the cancellation.
             assert self.worker.killed or isinstance(outcome, asyncio.CancelledError), outcome
 
 
@@ -139,7 +139,7 @@ class Replica:
 class Harness:
     url: str
     database: Database
-    webhooks: Collection[WebhookKind] = ()  # that its replicas want
+    webhooks: Collection[WebhookKind] = ()  # the kinds that its replicas send
 
     async def ask(
         self,
@@ -150,7 +150,7 @@ class Harness:
         tools: Iterable[Tool | ToolSpec] = (),
         **request: Any,
     ) -> Asked:
-        """Posts a turn. No worker is notified yet."""
+        """Posts a turn, without a notification to any worker."""
         specs = tuple(tool if isinstance(tool, ToolSpec) else tool.spec for tool in tools)
         asked = TurnRequest(request.pop("model", "scripted"), tools=specs, limits=limits or Limits(), **request)
         now = datetime.now(UTC)
@@ -175,14 +175,16 @@ class Harness:
         most_jobs: int = 10,
         guards: Sequence[Guard] = (),
     ) -> AsyncIterator[Replica]:
-        """`address`: the address of a replaced replica. `listens`: the replica gets notifications, which jobs need."""
+        """Runs a replica. `address` is the address of a replaced replica. With `listens`, the replica gets
+        notifications, which jobs need.
+        """
         directory, clock, signals = Directory(), FrameClock(), Signals()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks, extensions=["search"])
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         checks = Guard.joined(guards, policy.plans) if guards else NO_CHECKS
-        # A test without jobs, caches and summaries does not need these extensions.
+        # These modules are imported here, because the harness must also load without the extensions that they need.
         from tests.support.call_policies import policies_for  # noqa: PLC0415
         from tests.support.job_runner import runner_for  # noqa: PLC0415
 
@@ -220,16 +222,16 @@ class Harness:
             if listens:
                 await opened.wait()
             while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it
-                await asyncio.sleep(0)  # until the end of its first poll: later turns are not part of the poll
+                await asyncio.sleep(0)  # wait for the end of the first poll: later turns are not part of it
             yield replica
         except BaseException:
-            await replica.kill()  # no test waits for the rest of a failed one
+            await replica.kill()  # a failed test does not wait for its turns
             raise
         await replica.stop()
 
     @asynccontextmanager
     async def locker(self) -> AsyncIterator[Locker]:
-        """Another connection, to hold locks and to change rows."""
+        """Yields a second connection, to hold locks and to change rows."""
         connection, watcher = await asyncpg.connect(self.url), await asyncpg.connect(self.url)
         try:
             yield Locker(connection, watcher)
@@ -241,7 +243,7 @@ class Harness:
         return await Turns(self.database).get(OWNER, asked.chat, asked.turn)
 
     async def follow(self, replica: Replica, asked: Asked, client: Client | None = None) -> Client:
-        """Reads the turn's stream to its end. The assembled turn equals the rows."""
+        """Reads the turn's stream to its end. Checks that the assembled turn equals the rows."""
         return await self._read(replica, asked, replica.directory.view(await self.turn(asked)), client or Client())
 
     async def _read(self, replica: Replica, asked: Asked, view: LiveView, client: Client) -> Client:
@@ -250,8 +252,9 @@ class Harness:
         return client
 
     async def finish(self, replica: Replica, asked: Asked) -> Turn:
-        """Wakes the worker. Returns the turn when it has ended and all its invariants were checked. Its reader attaches
-        before the worker wakes, so a test's change of the running turn's rows is never the first content of the reader.
+        """Wakes the worker. Returns the turn when it has ended and all its invariants were checked. A reader attaches
+        before the worker wakes, so a test that changes the rows of the running turn cannot change what the reader
+        receives first.
         """
         view = replica.directory.view(await self.turn(asked))
         replica.worker.wake()
@@ -266,7 +269,7 @@ class Harness:
         return turn
 
     async def charged(self, turn: UUID) -> dict[str, Charge]:
-        """The charges of the rounds of a turn, as the ledger has them."""
+        """Returns the charges of the turn's rounds from the ledger."""
         rows = await self.database.rows(GET_CHARGES, turn=turn)
         kinds = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
         return {
@@ -298,7 +301,7 @@ def assert_is_whole(turn: Turn) -> None:
 
 
 def results_of(turn: Turn) -> dict[str, Block]:
-    """The results of a turn by the call they answer."""
+    """Returns the results of a turn, by the call that each result answers."""
     return {block.tool_use_id or "": block for block in turn.blocks if block.type == TOOL_RESULT}
 
 
@@ -311,7 +314,7 @@ def with_model(policy: WorkerPolicy, **changes: Any) -> WorkerPolicy:
 
 
 async def rows_of(database: Database, asked: Asked) -> Sequence[Sequence[Any]]:
-    """All rows of a turn, for a later comparison."""
+    """Returns all rows of a turn, for a later comparison."""
     tables = ("turns", "rounds", "blocks", "tool_calls")
     async with database.transaction() as connection:
         raw = connection.raw

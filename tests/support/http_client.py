@@ -1,4 +1,4 @@
-"""A client that believes nothing: every answer is checked, every stream event by event."""
+"""A client that trusts nothing: it checks every answer, and every event of a stream."""
 
 import json
 import ssl
@@ -13,7 +13,7 @@ from tests.support.openapi_document import STREAM, Document
 
 Json = dict[str, Any]
 
-_TIMEOUT = 150  # seconds; a loaded machine lets a server wait long for its CPU
+_TIMEOUT = 150  # seconds; on a loaded machine a server waits long for the CPU
 # Loading the system's certificates costs more than a test.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -28,7 +28,7 @@ class Event:
 
 
 class Parser:
-    """Bytes to events, however they are cut."""
+    """Parses bytes into events, however the bytes are split."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -75,25 +75,25 @@ class Client(httpx2.AsyncClient):
         if response.headers.get("content-type", "").startswith(STREAM):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             name = self._document.stream_of(response.request)
-            if name not in {"UiMessageStream", "AgUiRun", "OpenAI"}:  # which their own clients check
+            if name not in {"UiMessageStream", "AgUiRun", "OpenAI"}:  # clients of these dialects check the streams
                 response.stream = _CheckedStream(response.stream, self._document, name)
         else:
             await response.aread()
         self._document.check(response.request, response)
 
     async def json(self, method: str, path: str, expect: int = 200, **request: Any) -> Any:
-        """The JSON of an answer that must have the status `expect`."""
+        """Returns the JSON of an answer, which must have the status `expect`."""
         response = await self.request(method, path, **request)
         assert response.status_code == expect, response.text
         return response.json()
 
     async def chat(self, **body: Any) -> str:
-        """A new chat's address."""
+        """Creates a chat, and returns its address."""
         chat = await self.json("POST", "/api/chats", 201, json=body)
         return f"/api/chats/{chat['id']}"
 
     async def say(self, chat: str, words: str = "Hi", **body: Any) -> "Said":
-        """A user turn that was just posted, and the turn that answers it, which may still run."""
+        """Posts a message. Returns the user turn, and the assistant turn, which may still run."""
         answer = await self.json("POST", f"{chat}/turns", 201, json={**said(words), **body})
         return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
 
@@ -104,7 +104,7 @@ class Client(httpx2.AsyncClient):
         return Said(new.user, await self.json("GET", turn_url(new.assistant)), new.stream_url)
 
     async def events(self, path: str, cursor: str | None = None) -> list[Event]:
-        """All events of a stream, to its end."""
+        """Reads all events of a stream, to its end."""
         async with self.follow(path, cursor) as events:
             return [event async for event in events]
 
@@ -139,7 +139,7 @@ async def _events_of(response: httpx2.Response) -> AsyncIterator[Event]:
 
 
 def assembled(known: Sequence[str], events: Sequence[Event]) -> list[str]:
-    """The texts of all blocks, from the known blocks and the later events."""
+    """Returns the texts of all blocks, assembled from the known blocks and the later events."""
     texts = list(known)
     for event in events:
         if event.name == "block_start":

@@ -1,4 +1,4 @@
-"""The real application behind a real socket, in this process, so that tests hold the strings of its models."""
+"""The real application behind a real socket, in the process of the tests, which therefore control its models."""
 
 import asyncio
 import socket
@@ -31,31 +31,31 @@ MODEL = "plain"
 
 @dataclass(frozen=True)
 class Scripts:
-    """Models with scripted replies; `plain` answers every call with `Hello.`"""
+    """Models with scripted replies. The model `plain` answers every call with `Hello.`"""
 
     offers: list[ProviderModels] = field(
         default_factory=lambda: [ProviderModels(ScriptedProvider(lambda _: message_of(text("Hel", "lo."))), [MODEL])]
     )
 
     def model(self, *replies: Reply) -> str:
-        """The id of a new model: its n-th call gets the n-th reply."""
+        """Adds a model whose n-th call gets the n-th reply, and returns its id."""
         return self.provider(*replies)[0]
 
     def provider(self, *replies: Reply) -> tuple[str, ScriptedProvider]:
-        """A scripted model, with its provider."""
+        """Adds a scripted model, and returns its id and its provider."""
         name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
         self.offers.append(ProviderModels(provider, [name]))
         return name, provider
 
 
 def pausing(pause: Pause, *pieces: str) -> Reply:
-    """A text of which the first piece is said before the pause."""
+    """Returns a text whose first piece is sent before the pause."""
     message = list(message_of(text(*pieces)))
     return [*message[:3], pause, *message[3:]]
 
 
 class GrowingModels(Models):
-    """Knows a model as soon as a test has made it."""
+    """The models of a server. A model is known as soon as a test has added it."""
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         return Models(self.providers)._find(name)
@@ -71,7 +71,7 @@ class Server:
 
     @property
     def stalled_connections(self) -> int:
-        """Connections with a client that does not read, and with full buffers."""
+        """The number of connections with full buffers, whose clients do not read."""
         connections = self.uvicorn.server_state.connections
         return sum(each.flow.write_paused for each in connections if isinstance(each, HttpToolsProtocol))
 
@@ -83,7 +83,7 @@ class Server:
         return replace(services, storage=Storage.of(everything, everything, services.storage.search))
 
     async def token(self, owner: str, *scopes: Scope, **more: Any) -> str:
-        """A new token of the owner, with the scopes of a person unless some are named."""
+        """Creates a token of the owner, with the scopes of a person unless the test names scopes."""
         identity = Identity(owner, frozenset(scopes) or OF_A_PERSON, **more)
         return await Tokens(self.services.storage.database).create(f"{owner} {uuid4()}", identity)
 
@@ -149,7 +149,7 @@ async def serving(
 
 @asynccontextmanager
 async def answering(app: Starlette) -> AsyncIterator[str]:
-    """Another server of a test, at the URL that this yields."""
+    """Runs another server of a test, and yields its URL."""
     with _listener() as listener:
         server = _Uvicorn(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         task = asyncio.create_task(server.serve([listener]))
@@ -162,7 +162,9 @@ async def answering(app: Starlette) -> AsyncIterator[str]:
 
 
 def _listener(port: int = 0) -> socket.socket:
-    """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms to be acknowledged."""
+    """Returns a socket that declares TCP. Otherwise asyncio leaves Nagle's algorithm on, and each answer waits 40 ms
+    for an acknowledgement.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", port))
     return listener

@@ -1,12 +1,12 @@
-"""Statements of an injection, or of a session of the API's role, that Postgres must refuse.
+"""Statements that Postgres must refuse when they are injected, or when a session with the API's role executes them.
 
-`{bob}` is a chat of another owner, `{approve}` the JSON of an approval; `{owner}` and `{actor}` are signed.
+`{bob}` is a chat of another owner, `{approve}` is the JSON of an approval, and `{owner}` and `{actor}` are signed.
 """
 
 from collections.abc import Mapping
 
 REFUSED: Mapping[str, str] = {
-    # names that hide names of the schema
+    # objects whose names hide names of the schema
     "a temporary table": "CREATE TEMP TABLE search_pending (owner text, chat_id uuid)",
     "a temporary table of the trail": "CREATE TEMP TABLE audit (kind text)",
     "a temporary view": "CREATE TEMP VIEW signing_key AS SELECT ''::bytea AS inner_pad, ''::bytea AS outer_pad",
@@ -24,7 +24,7 @@ REFUSED: Mapping[str, str] = {
     "the owner's signature for another": (
         "SELECT * FROM chats, set_config('turnstream.owner', left('{owner}', 65) || 'bob', true)"
     ),
-    # the trail
+    # the audit trail
     "an entry of its own": "INSERT INTO audit (kind, detail) VALUES ('x', '{{}}')",
     "an entry that goes": "DELETE FROM audit",
     "the trail": "TABLE audit",
@@ -42,7 +42,7 @@ REFUSED: Mapping[str, str] = {
     "an ask of another kind": "UPDATE asks SET kind = 'client'",
     "no triggers": "SET session_replication_role = replica",
     "a trigger that is off": "ALTER TABLE grants DISABLE TRIGGER ALL",
-    # tables and functions that are not for it
+    # tables and functions that the role may not use
     "tokens": "SELECT hash FROM tokens",
     "the key": "TABLE signing_key",
     "moves": "TABLE moves",
@@ -51,10 +51,10 @@ REFUSED: Mapping[str, str] = {
     "the function behind the owner": "SELECT signed_value('owner', 'bob')",
     "a sweep": "SELECT search_catch_up(1)",
     "an index of others": "SELECT search_assign('{bob}', true)",
-    # rows of others
+    # rows of other owners
     "a row of another": "INSERT INTO chats (id, owner) VALUES (gen_random_uuid(), 'bob')",
     "a place in the queue of another": "UPDATE turns SET queue_owner = 'bob'",
-    # roles and files
+    # other roles, and files
     "the owner's role": "SET ROLE postgres",
     "the functions' role": "SET ROLE postgres_functions",
     "a role": "CREATE ROLE mine",

@@ -24,12 +24,12 @@ def wheel(folder: Path, project: Path) -> Path:
 
 
 def installed(folder: Path, *projects: Path) -> Path:
-    """The `bin` folder of a new environment with these projects, without their dependencies."""
+    """Creates an environment with these projects but without their dependencies, and returns its `bin` folder."""
     return environment(folder, *(wheel(folder, project) for project in projects))
 
 
 def environment(folder: Path, *wheels: Path) -> Path:
-    """The `bin` folder of a new environment with these wheels alone."""
+    """Creates an environment with only these wheels, and returns its `bin` folder."""
     run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
     python = folder / "venv/bin/python"
     run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", *map(str, wheels))
@@ -42,7 +42,7 @@ def site_of(programs: Path) -> Path:
 
 
 def link_dependencies(programs: Path, name: str, extras: Iterable[str] = ()) -> None:
-    """Adds the dependencies of the distribution `name`, as links into the environment of the tests."""
+    """Links the dependencies of the distribution `name` from the environment of the tests into the new environment."""
     for each in dependencies(name, extras).values():
         for part in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
             link = site_of(programs) / part
@@ -51,7 +51,7 @@ def link_dependencies(programs: Path, name: str, extras: Iterable[str] = ()) -> 
 
 
 def dependencies(name: str, extras: Iterable[str] = ()) -> dict[str, Distribution]:
-    """All dependencies of a distribution, by name, without the distributions of this tree."""
+    """Returns all dependencies of a distribution by name, without the distributions of this tree."""
     found: dict[str, Distribution] = {}
     seen, left = set[tuple[str, frozenset[str]]](), [*_required(name, extras)]
     while left:

@@ -1,4 +1,4 @@
-"""An issuer of JSON web tokens over real HTTP: OpenID configuration, key set, rotation."""
+"""An issuer of JSON web tokens over real HTTP, with its OpenID configuration, its key set, and key rotation."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ def _rsa_key(_: int) -> rsa.RSAPrivateKey:
 
 
 _OF_TYPE: dict[str, Callable[[], Any]] = {
-    # A key costs as much as the rest of a test, so a process reuses eight keys.
+    # Generating a key costs as much as the rest of a test, so a process reuses eight keys.
     "RS256": lambda: _rsa_key(next(_numbers) % 8),
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate,
@@ -34,7 +34,7 @@ _OF_TYPE: dict[str, Callable[[], Any]] = {
 
 
 class TestIssuer:
-    """`published` are the ids of the keys in its key set. `requests` are the paths that were asked for."""
+    """The issuer. `published` has the ids of the keys in its key set; `requests` has the paths that were requested."""
 
     __test__ = False
 
@@ -77,7 +77,7 @@ class TestIssuer:
 
 @asynccontextmanager
 async def issuing() -> AsyncIterator[TestIssuer]:
-    """An issuer with one key, `first`."""
+    """Runs an issuer with one key, `first`."""
     issuer = TestIssuer()
     issuer.add_key("first")
     app = Starlette(routes=[Route("/{path:path}", issuer.answer)])

@@ -1,4 +1,4 @@
-"""The runner of jobs of a replica in this process."""
+"""The runner of jobs for a replica in this process."""
 
 from turnstream.domain.plans import Plans
 from turnstream.engine.text_checks import TextChecks
@@ -15,7 +15,7 @@ from turnstream.tools.toolset import Toolset
 
 
 class KillableRunner(JobRunner):
-    """A runner that ends without its last writes once it is `killed`: its rows stay as they are."""
+    """A runner that stops without its last writes once it is `killed`, so that its rows stay as they are."""
 
     killed = False
 

@@ -1,4 +1,4 @@
-"""A database of any size that nobody wrote: chats, turns, blocks, charges and the index of the search, made by SQL."""
+"""A database of any size that SQL generates: chats, turns, blocks, charges and the index of the search."""
 
 from dataclasses import dataclass
 from hashlib import md5
@@ -12,14 +12,16 @@ SAID = " ".join(f"word{number}" for number in range(1, 61))  # the text of every
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Chats of `exchanges` each, shared out among `owners` in turn; chat 0, of owner 0, is one of `long_chat`."""
+    """The size of the database. Each chat has `exchanges` exchanges, and the chats are dealt out to the `owners` in
+    turn. Chat 0, which belongs to owner 0, has `long_chat` exchanges.
+    """
 
     chats: int = 4_500
     exchanges: int = 5
     long_chat: int = 2_500
     owners: int = 90
     answer_blocks: int = 3
-    recent: int = 200  # exchanges of the long chat with charges of the last hour
+    recent: int = 200  # exchanges of the long chat whose charges are of the last hour
     documents: int = 9_000
     pending: bool = True  # all texts wait to be indexed again
 
@@ -33,12 +35,14 @@ class Size:
 
 
 def row_id(kind: str, chat: int, number: int = 0) -> UUID:
-    """The id of a chat, or of the turn with this number in its chat. `kind` is `chat`, `user` or `assistant`."""
+    """Returns the id of a chat, or of the turn with this number in its chat. `kind` is `chat`, `user` or
+    `assistant`.
+    """
     return UUID(md5(f"{kind}-{chat}-{number}".encode(), usedforsecurity=False).hexdigest())
 
 
 def load_sql(size: Size) -> str:
-    """The statements that fill a migrated database."""
+    """Returns the statements that fill a migrated database."""
     owner, apart = f"'owner-' || chat % {size.owners}", 13_500_000 // size.chats  # seconds from chat to chat
     before, request = size.long_chat - size.recent, to_json(TurnRequest("m"))
     return f"""

@@ -1,4 +1,4 @@
-"""Forced races: a lock is kept until all required sessions wait for it."""
+"""Forced races: a lock is held until all required sessions wait for it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,13 @@ from typing import Any
 
 import asyncpg
 
-# The lock table, not `wait_event`: a process that was given its lock shows its old wait until it runs again.
+# The query reads the lock table instead of `wait_event`: a process that has got its lock shows its old wait until it
+# runs again.
 _WAITING = """
 SELECT count(DISTINCT pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE NOT granted AND datname = current_database() AND pid <> pg_backend_pid()
 """
-# A waiting migration tries the lock repeatedly, without a transaction in between.
+# A waiting migration tries the lock again and again, and has no transaction between two tries.
 _WAITING_TO_MIGRATE = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AND pid <> pg_backend_pid()
@@ -21,7 +22,9 @@ WHERE datname = current_database() AND query ~ '^SELECT pg_try_advisory_lock' AN
 
 @asynccontextmanager
 async def connection_to(url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
-    """A connection that is also closed after a failed test: else a later test gets its warning, and fails too."""
+    """Yields a connection that is also closed after a failed test. Otherwise a later test would get the warning about
+    the connection, and fail too.
+    """
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -30,13 +33,13 @@ async def connection_to(url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
 
 
 async def waiting_to_migrate(watcher: "asyncpg.Connection[Any]", count: int) -> None:
-    """Returns when `count` others do."""
+    """Waits until `count` other sessions wait to migrate."""
     while await watcher.fetchval(_WAITING_TO_MIGRATE) < count:  # noqa: ASYNC110, Postgres tells nobody
         await asyncio.sleep(0.01)
 
 
 class Locker:
-    """`connection` has the locks, `watcher` reads the sessions that wait for these."""
+    """Holds locks on `connection`, and reads on `watcher` which sessions wait for them."""
 
     def __init__(self, connection: "asyncpg.Connection[Any]", watcher: "asyncpg.Connection[Any]") -> None:
         self.connection = connection
@@ -44,7 +47,9 @@ class Locker:
 
     @asynccontextmanager
     async def holding(self, sql: str, *values: object, commit: bool = False) -> AsyncIterator[None]:
-        """Executes `sql` inside the block, and rolls back or commits at its end. Then waiting sessions continue."""
+        """Executes `sql` at the start of the block, and rolls back or commits at its end. Then the waiting sessions
+        continue.
+        """
         transaction = self.connection.transaction()
         await transaction.start()
         try:
@@ -54,10 +59,10 @@ class Locker:
             await (transaction.commit() if commit else transaction.rollback())
 
     async def number_waiting(self) -> int:
-        """The number of others that wait for a lock."""
+        """Returns how many other sessions wait for a lock."""
         return int(await self.watcher.fetchval(_WAITING))
 
     async def waiting(self, count: int = 1) -> None:
-        """Returns when `count` others wait for a lock."""
+        """Waits until `count` other sessions wait for a lock."""
         while await self.number_waiting() < count:  # noqa: ASYNC110, Postgres tells nobody
             await asyncio.sleep(0.002)

@@ -1,4 +1,6 @@
-"""The digests of `migrations/versions.sha256`. Databases may have the listed revisions, so these never change."""
+"""The digests of `migrations/versions.sha256`. Databases may already have the listed revisions, so these files never
+change.
+"""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -10,14 +12,14 @@ _LIST = FOLDER / "versions.sha256"
 
 
 def listed() -> Mapping[str, str]:
-    """The digests, by the name of the revision's file or by the state of `sql/` that belongs to a revision."""
+    """Returns the listed digests. Each name is a revision's file, or the state of `sql/` that belongs to a revision."""
     lines = (line.split("  ") for line in _LIST.read_text(encoding="utf-8").splitlines())
     return {name: digest for digest, name in lines}
 
 
 def present() -> Mapping[str, str]:
-    """The digests of the tree. A changed function or trigger needs a revision: by its number servers know which of two
-    versions is the newer one.
+    """Returns the digests of the tree. A changed function or trigger needs a new revision, because servers find out by
+    the revision which version of the function is newer.
     """
     files = [*sorted((FOLDER / "versions").glob("*.py")), *step_files()]
     of_sql = sha256("".join(f"{file.name} {file.digest}\n" for file in sql_files()).encode())

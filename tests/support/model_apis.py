@@ -1,4 +1,4 @@
-"""The APIs of models that are installed."""
+"""The model APIs that are installed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,8 @@ from turnstream.llm.parameters import Parameter
 EXTENSIONS: Final = list(installed().values())
 APIS: Final = model_apis(Settings(_env_file=None), EXTENSIONS)
 _NAMES: Final = {id(each.parameters): each.name for each in reversed(APIS)}
-# Tables by the first API with the table: APIs of clouds share the table of another API.
+# The tables of parameters. Each table has the name of the first API that uses it, because APIs of clouds share the
+# table of another API.
 TABLES: Final[Mapping[str, Sequence[Parameter]]] = {
     each.name: each.parameters
     for each in APIS
@@ -35,5 +36,5 @@ def schemas_by_name() -> dict[str, Any]:
 
 
 def providers_of(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
-    """The providers of the file of models with a set key, without the demo."""
+    """Returns the providers whose key is set, from the file of models. Leaves out the demo."""
     return [spec for spec in read_registry(file, environment, APIS) if not spec.api.stand_in]

@@ -1,4 +1,4 @@
-"""Short constructors of turns, rounds and blocks."""
+"""Short functions that construct turns, rounds and blocks."""
 
 import json
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def server_result(id: str, **fields: Any) -> Block:
 
 
 def program(id: str, **fields: Any) -> Block:
-    """A run of code at the provider, which may call tools of ours."""
+    """Returns a run of code at the provider, which may call tools of this server."""
     data = _json(type="server_tool_use", id=id, name="code_execution", input={})
     return _block(
         "server_tool_use", text='{"code":"look()"}', data=data, tool_use_id=id, name="code_execution", **fields
@@ -67,7 +67,7 @@ def program_result(id: str, **fields: Any) -> Block:
 
 
 def words(said: str, **fields: Any) -> Block:
-    """A steering message of the user."""
+    """Returns a message that a user sends as a steer."""
     return _block("user_text", text=said, notes='{"steer":"1"}', **fields)
 
 
@@ -84,7 +84,9 @@ def user(*blocks: Block) -> Turn:
 
 
 def assistant(*rounds: Sequence[Block], stops: Sequence[str] = (), request: TurnRequest | None = REQUEST) -> Turn:
-    """An assistant turn with one sealed round for each list of blocks; `stops` are their stop reasons."""
+    """Returns an assistant turn with one sealed round for each list of blocks. `stops` has the stop reasons of the
+    rounds.
+    """
     blocks = [replace(block, round=number) for number, blocks in enumerate(rounds, 1) for block in blocks]
     reasons = [*stops, *["end_turn"] * len(rounds)]
     sealed = tuple(Round(n, 1, stop_reason=reasons[n - 1], sealed_by=1) for n in range(1, len(rounds) + 1))
@@ -98,7 +100,7 @@ def _numbered(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages as the provider gets them."""
+    """Returns the messages as the provider gets them."""
     return [
         {"role": message.role, "content": [json.loads(render_block(block)) for block in message.blocks]}
         for message in messages
@@ -110,5 +112,5 @@ def flattened(messages: Sequence[Message]) -> list[tuple[str, bytes]]:
 
 
 def returned(id: str, parts: Sequence[ResultPart], **fields: Any) -> Block:
-    """A result that may be more than a text."""
+    """Returns a tool result that may contain files or other parts beside text."""
     return result(id, joined_texts(parts), data=layout_of(parts), **fields)

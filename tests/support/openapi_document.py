@@ -1,4 +1,4 @@
-"""Compares the server's answers with its OpenAPI document."""
+"""Compares the server's answers with the server's OpenAPI document."""
 
 import json
 import re
@@ -15,13 +15,15 @@ STREAM = "text/event-stream"
 
 
 def answers_of(operation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answers by status. A stream beside an answer in JSON has a separate member."""
+    """Returns the answers by status. If a stream is documented beside an answer in JSON, the stream replaces the answer
+    200.
+    """
     stream = {"200": operation["x-stream"]} if "x-stream" in operation else {}
     return {**operation["responses"], **stream}
 
 
 class Document:
-    """`seen` are the answers that were checked: method, path as the document writes it, status."""
+    """The document. `seen` has the checked answers: the method, the path as the document writes it, and the status."""
 
     def __init__(self, document: Json) -> None:
         self.json = document
@@ -47,7 +49,7 @@ class Document:
         self.seen.add((request.method, path, response.status_code))
 
     def stream_of(self, request: httpx2.Request) -> str:
-        """The name of the stream that this request is answered with."""
+        """Returns the name of the stream that answers this request."""
         _, item = self._item(request.url.path)
         method = "get" if request.method == "HEAD" else request.method.lower()
         reference: str = answers_of(item[method])["200"].get("$ref", "OpenAI")
@@ -60,7 +62,7 @@ class Document:
         self._valid({"event": name, "data": data}, {"$ref": schema["discriminator"]["mapping"][name]})
 
     def resolved(self, value: Json) -> Json:
-        """`value`, or the target of its reference."""
+        """Returns `value`, or the target of its reference."""
         while "$ref" in value:
             found: Any = self.json
             for key in value["$ref"].removeprefix("#/").split("/"):
@@ -128,5 +130,5 @@ class Document:
 
 
 def _pattern(path: str) -> str:
-    """A document's path has slashes; no other parameter has."""
+    """Returns the pattern of a documented path. Only its parameter `path` may contain slashes."""
     return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(?!path)\w+\\}", "[^/]+", re.escape(path)))

@@ -1,7 +1,7 @@
-"""A strict OpenID provider over real HTTP, and a browser that signs in there.
+"""A strict OpenID provider over real HTTP, and a browser that signs in at the provider.
 
-The provider is written from the specifications: exact redirect URIs, PKCE with S256 alone, codes that are used once,
-the secret of the client, `iss` in its answers (RFC 9207). A test may forge its messages.
+The provider follows the specifications: exact redirect URIs, PKCE only with S256, codes that can be used once, the
+client's secret, and `iss` in its answers (RFC 9207). A test may forge the provider's messages.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -28,8 +28,9 @@ _EVENT = "http://schemas.openid.net/event/backchannel-logout"
 
 @dataclass
 class OpenIdIssuer(TestIssuer):
-    """`person` has the claims of who is logged in at the provider; nobody with None. `forged` takes the place of claims
-    of the next ID tokens, `answered` of parameters of its redirects, and `told` of members of its token answers.
+    """The provider. `person` has the claims of the person who is signed in at the provider, or is None. `forged`
+    replaces claims of the next ID tokens, `answered` replaces parameters of its redirects, and `told` replaces members
+    of its token answers.
     """
 
     __test__ = False
@@ -142,7 +143,7 @@ async def providing(*redirect_uris: str) -> AsyncIterator[OpenIdIssuer]:
 
 
 class CookieBrowser:
-    """Cookies, and requests as a page of the server's own origin sends them."""
+    """A browser that keeps cookies, and sends requests as a page of the server's own origin does."""
 
     def __init__(self, base: str) -> None:
         self.http = httpx2.AsyncClient(base_url=base, headers={"Sec-Fetch-Site": "same-origin"}, timeout=30)
@@ -157,7 +158,7 @@ class CookieBrowser:
         return self.http.cookies.get(name)
 
     async def begin(self, to: str = "", **query: str) -> str:
-        """The address of the callback, to which the provider sends the browser."""
+        """Begins a sign-in. Returns the address of the callback to which the provider sends the browser."""
         started = await self.http.get("/login", params={"to": to, **query})
         assert started.status_code == 303, started.text
         async with httpx2.AsyncClient() as elsewhere:  # the provider gets no cookie of the server

@@ -88,8 +88,8 @@ async def fill_owner(harness: Harness) -> Asked:
 
 
 async def rows_of(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """All rows of a database by table, without the key of its servers. A database of an earlier version lacks some
-    tables.
+    """Returns all rows of a database by table, except the key of its servers. The database of an earlier version lacks
+    some tables.
     """
     connection = await asyncpg.connect(url)
     try:

@@ -44,5 +44,5 @@ BLOCKS: Final = list(_blocks())
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
-    """The code of one language below a heading of a page."""
+    """Returns the code blocks of one language below a heading of a page."""
     return [block.code for block in BLOCKS if block[:3] == (page, heading, language)]

@@ -1,4 +1,4 @@
-"""A picture for whoever needs one."""
+"""A picture for tests that need one."""
 
 from base64 import b64decode
 

@@ -1,5 +1,5 @@
-"""Plans as a server gets them: it prepares each statement, and Postgres chooses a plan for the values of each of the
-first five executions. Afterwards it keeps one plan for all values, unless that costs more.
+"""The plans that a server gets. The server prepares each statement, and for each of the first five executions Postgres
+makes a plan for the values. After that Postgres keeps one generic plan for all values, unless this plan costs more.
 """
 
 import json
@@ -16,8 +16,8 @@ _TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name 
 async def plan_of(
     connection: Any, statement: Statement, values: Mapping[str, Any], execution: Execution
 ) -> Mapping[str, Any]:
-    """Runs the statement with EXPLAIN, and returns its plan. `EXPLAIN` of a statement with parameters would always plan
-    for the values.
+    """Runs the prepared statement with EXPLAIN, and returns its plan. `EXPLAIN` without preparation would always plan
+    for the given values.
     """
     await connection.execute("SET plan_cache_mode = auto")
     await connection.execute(f"PREPARE explained AS {statement.sql}")

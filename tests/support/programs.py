@@ -1,4 +1,6 @@
-"""Programs that some tests run, and how to get each. `python -m tests.support.programs` names the missing ones."""
+"""Programs that some tests run, and how to install them. `python -m tests.support.programs` names the missing
+programs.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`commands` are its names, of which one is enough; `package` is Debian's."""
+    """A program. `commands` are its possible names, of which one must exist; `package` is its package in Debian."""
 
     commands: tuple[str, ...]
     package: str
@@ -42,7 +44,9 @@ PROGRAMS: Mapping[str, Program] = {
 
 @cache
 def missing(*names: str) -> str | None:
-    """Names the missing programs of this machine, and the command that installs these; None if all exist."""
+    """Names the programs that this machine lacks, and the command that installs them. Returns None if no program is
+    missing.
+    """
     absent = [name for name in names if PROGRAMS[name].path is None]
     if not absent:
         return None
@@ -51,7 +55,7 @@ def missing(*names: str) -> str | None:
 
 
 def path_of(name: str) -> str:
-    """The program's path. Call it only in tests that are marked `needs(name)`."""
+    """Returns the program's path. Call it only in tests that are marked `needs(name)`."""
     path = PROGRAMS[name].path
     assert path, missing(name)
     return path

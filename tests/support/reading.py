@@ -14,7 +14,9 @@ _AGAIN = frozenset({502, 503, 504})
 
 
 class Reader:
-    """`client` reaches any replica. `cut_after` ends each connection after so many events, before a reconnect."""
+    """Reads a turn. `client` reaches any replica. With `cut_after`, each connection is cut after so many events, and
+    the reader reconnects.
+    """
 
     def __init__(self, client: Client, path: str, cut_after: int | None = None, name: str = "") -> None:
         self.name = name

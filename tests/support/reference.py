@@ -1,5 +1,5 @@
-"""The reference pages of docs/reference: settings, metrics, log events and commands as the code has them.
-`make reference` writes them; a test compares them.
+"""The reference pages of docs/reference: settings, metrics, log events and commands, generated from the code. `make
+reference` writes them; a test compares them.
 """
 
 import ast
@@ -22,14 +22,14 @@ ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "docs/reference"
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
-_LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions have links of the folder docs
+_LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # descriptions link to pages in the folder docs
 _SEPARATED = re.compile("[,;] separated by commas")
 _MEANING = re.compile(r"^- `([\w.]+)`: (.*)$", re.MULTILINE)
 
 
 def settings() -> str:
-    """A list for the core, and a list for each extension with settings, under its name. A setting of several extensions
-    is described once.
+    """Returns a list for the core, and one list for each extension with settings, under the extension's name. A setting
+    that several extensions share is described once.
     """
     introduction = (
         "# Every setting\n\nThe page [settings](../settings.md) begins with the twenty that most operators set."
@@ -93,8 +93,8 @@ def _metric(metric: MetricWrapperBase) -> str:
 
 
 def log_events() -> str:
-    """The code has the events and their levels. The page keeps the meanings: the line of an event that is no longer
-    logged goes, and a new event gets a line without a meaning.
+    """Returns the page of log events. The events and their levels come from the code, and the meanings from the present
+    page. The line of an event that is no longer logged is removed, and a new event gets a line without a meaning.
     """
     page = (FOLDER / "log-events.md").read_text(encoding="utf-8")
     meanings = dict(_MEANING.findall(page))
@@ -107,7 +107,7 @@ def log_events() -> str:
 
 
 def logged_events() -> set[tuple[str, str]]:
-    """The logged events with their levels."""
+    """Returns the logged events with their levels."""
     return {found for path in (ROOT / "app").rglob("*.py") for found in _logged(path)}
 
 

@@ -32,7 +32,9 @@ _VENDORED = re.compile(r"^fetch (\S+)@(\S+) \\\n +sha512-(\S+) ", re.MULTILINE)
 
 
 def versions() -> dict[str, str]:
-    """The version of each distribution and package, and those by which the packages name each other, by file."""
+    """Returns the version of each distribution and package, and the versions by which the packages name each other, by
+    file.
+    """
     found = {}
     for project in PROJECTS:
         path = project / "pyproject.toml"
@@ -56,7 +58,9 @@ def version_of(found: dict[str, str]) -> str:
 
 
 def check_tag(version: str, tag: str | None, changed: str, changelog: str) -> None:
-    """A commit with a tag is a release: the tag, the version and the changelog agree, and nothing is uncommitted."""
+    """Checks a tagged commit, which is a release: the tag, the version and the changelog agree, and nothing is
+    uncommitted.
+    """
     if tag is None:
         return
     if tag != f"v{version}":
@@ -68,7 +72,9 @@ def check_tag(version: str, tag: str | None, changed: str, changelog: str) -> No
 
 
 def build_distributions(folder: Path) -> list[Path]:
-    """The wheels. A wheel built from a source distribution must have the same files as the wheel of this tree."""
+    """Builds the wheels. The wheel that is built from a source distribution must have the same files as the wheel of
+    this tree.
+    """
     wheels = []
     for project in PROJECTS:
         built = _hatchling(project, folder, "sdist", "wheel")
@@ -128,7 +134,9 @@ def build_packages(folder: Path, npm: str) -> list[Path]:
 
 
 def bill_of_materials() -> str:
-    """CycloneDX, as JSON: the pinned packages of all extras, and the libraries that the page has in its folder."""
+    """Returns a CycloneDX document as JSON: the pinned packages of all extras, and the libraries in the folder of the
+    page.
+    """
     command = ("-m", "cyclonedx_py", "requirements", "requirements.lock", "--pyproject", "pyproject.toml")
     options = ("--output-reproducible", "--spec-version", _SCHEMA.to_version(), "--output-format", "JSON")
     bill: dict[str, Any] = json.loads(run(sys.executable, *command, *options, cwd=ROOT))
@@ -145,7 +153,7 @@ def bill_of_materials() -> str:
 
 
 def build_image(version: str) -> str:
-    """The result of the image's build, if an engine runs here."""
+    """Builds the image if a container engine runs here. Returns a sentence about the result."""
     for engine in ("docker", "podman"):
         if shutil.which(engine) and not subprocess.run([engine, "info"], capture_output=True, check=False).returncode:
             run(engine, "build", "--tag", f"turnstream:{version}", ".", cwd=ROOT)
@@ -157,7 +165,7 @@ def build_image(version: str) -> str:
 
 
 def build(folder: Path) -> None:
-    """Everything but the image."""
+    """Builds everything except the image."""
     version = version_of(versions())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""A provider with OpenAI's Responses API on a local socket, which finishes and keeps answers that nobody reads
-(`background`). A test writes each answer, event by event, and counts those that are paid for.
+"""A provider with OpenAI's Responses API on a local socket. It completes and stores answers that nobody reads
+(`background`). A test writes each answer event by event, and counts the billed answers.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass
 class PaidAnswer:
-    """The answer to one billed request. Its events have numbers from 0 on."""
+    """The answer to one billed request. The events of the answer are numbered from 0."""
 
     id: str
     request: Json
@@ -59,13 +59,13 @@ class PaidAnswer:
             reader.abort()
 
     def stop(self) -> None:
-        """Ends the streams of all readers."""
+        """Stops the answer, and ends the streams of all readers."""
         self.events.clear()
         self.is_over = self.is_stopped = True
         self._notify()
 
     def leave(self) -> None:
-        """Ends the streams of all present readers properly. The answer continues."""
+        """Properly ends the streams of all present readers. The answer continues."""
         self.left += 1
         self._notify()
 
@@ -76,7 +76,9 @@ class PaidAnswer:
 
 @dataclass
 class ResponsesServer:
-    """`paid` are the answers in the order of their requests; `reads` are the queries by which kept ones were read."""
+    """The server. `paid` has the answers in the order of their requests; `reads` has the queries that read stored
+    answers.
+    """
 
     url: str = ""
     paid: list[PaidAnswer] = field(default_factory=list)
@@ -85,11 +87,11 @@ class ResponsesServer:
     refuses: bool = False
     accepts_sockets: bool = True
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
-    repeats: bool = False  # all events of an answer, whatever is asked for
-    binary: bool = False  # frames
-    forgets: bool = False  # the last response of a connection
+    repeats: bool = False  # sends all events of an answer, whichever part is requested
+    binary: bool = False  # sends binary frames
+    forgets: bool = False  # forgets the last response of a connection
     asked: asyncio.Queue[PaidAnswer] = field(default_factory=asyncio.Queue)
-    read_again: asyncio.Queue[PaidAnswer] = field(default_factory=asyncio.Queue)  # once its reader is connected
+    read_again: asyncio.Queue[PaidAnswer] = field(default_factory=asyncio.Queue)  # answers whose reader is connected
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         answer = PaidAnswer(f"resp_{len(self.paid)}", await request.json())
@@ -98,7 +100,9 @@ class ResponsesServer:
         return await self._stream(request, answer, -1)
 
     async def connect(self, request: web.Request) -> web.StreamResponse:
-        """WebSocket mode: one response after the other, each with the new input, or the whole one."""
+        """Serves the WebSocket mode: one response after another. Each request has only the new input, or the whole
+        input.
+        """
         if not self.accepts_sockets:
             return _failure(426, "upgrade_required")
         socket = web.WebSocketResponse()

@@ -1,4 +1,4 @@
-"""A server that sends the bytes of a test, and its client."""
+"""A server that sends bytes which a test has prepared, and the client of this server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +20,9 @@ class Request:
 
 @dataclass
 class ScriptedServer:
-    """Sends the next of `answers`, byte for byte, for each request, then hangs up. Keeps the `requests`."""
+    """Answers each request with the next of `answers`, byte for byte, and closes the connection. Keeps the
+    `requests`.
+    """
 
     answers: list[bytes] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)

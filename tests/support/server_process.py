@@ -16,20 +16,22 @@ from tests.support.fork_server import ForkedProcess, can_fork
 
 TURNSTREAM = Path(sys.executable).with_name("turnstream")
 
-# Settings for a fast detection of dead replicas, without settings of the test's environment.
+# Settings for a fast detection of dead replicas. Servers get no settings from the test's environment.
 DEFAULTS = {
     "TURNSTREAM_LEASE": "1",
     "TURNSTREAM_POLL_INTERVAL": "0.1",
     "TURNSTREAM_GRACE_PERIOD": "0",
     "TURNSTREAM_DEMO_DELAY": "0",
 }
-_TIME_LIMIT = 150  # seconds for a start or an exit: enough on a machine that is busy with other tests
+_TIME_LIMIT = 150  # most seconds for a start or an exit, on a machine that is busy with other tests
 
 
 class Server:
-    """A server with a fixed address and database, and changing processes. Settings of `start` or `restart` stay."""
+    """A server with a fixed address and database, and changing processes. Settings that `start` or `restart` gets also
+    apply to later processes.
+    """
 
-    command: Sequence[str | Path] | None = None  # of a process that is not forked
+    command: Sequence[str | Path] | None = None  # the command of a process that is not forked
 
     def __init__(self, database_url: str, folder: Path, settings: Mapping[str, str]) -> None:
         self.port = free_port()
@@ -50,10 +52,10 @@ class Server:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     async def start(self, **settings: str) -> None:
-        """Returns when the server is ready."""
+        """Starts a process. Returns when the server is ready."""
         assert self._process is None, "it runs already"
         self._settings.update(settings)
-        # A separate folder, so that the server reads no .env of a developer.
+        # The server runs in a separate folder, so that it does not read a developer's .env.
         folder, environment = self._folder, clean_environment() | self._settings
         if self.command is None and can_fork(self._settings):
             self._process = ForkedProcess(["serve"], folder, environment, self.log)
@@ -70,11 +72,11 @@ class Server:
             raise AssertionError(f"the server was not ready after {_TIME_LIMIT} s\n{self.logs}") from None
 
     async def kill(self) -> None:
-        """SIGKILL: the end of a machine."""
+        """Kills the process with SIGKILL, as when the machine crashes."""
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
-        """Sends SIGTERM, like a deploy. Returns the exit code after the end of the process."""
+        """Sends SIGTERM, like a deploy. Returns the exit code after the process has exited."""
         return await self._end(signal.SIGTERM)
 
     async def restart(self, how: signal.Signals = signal.SIGTERM, **settings: str) -> None:
@@ -82,13 +84,15 @@ class Server:
         await self.start(**settings)
 
     async def ended(self) -> int:
-        """Waits until the process ends by itself. Returns its exit code."""
+        """Waits until the process exits by itself. Returns its exit code."""
         assert self._process is not None, "it does not run"
         process, self._process = self._process, None
         return await asyncio.to_thread(process.wait, _TIME_LIMIT)
 
     async def close(self) -> None:
-        """The report of a failed test includes the log of a process that has ended by itself."""
+        """Kills the server. If the process has exited by itself, prints its log, so that the report of a failed test
+        includes it.
+        """
         if self._process is not None:
             if self._process.poll() is not None:
                 print(f"the server ended with {self._process.returncode}\n{self.logs}")
@@ -120,14 +124,14 @@ class Server:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of turnstream."""
+    """Returns the environment without settings of turnstream."""
     ours = ("TURNSTREAM_", "ANTHROPIC_", "OPENAI_", "DATABASE_URL")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Runs a command in a process, to its end. Only the timeout of the test limits it: the imports alone cost a second
-    of CPU time, which is many seconds on a loaded machine.
+    of CPU time, which can take many seconds on a loaded machine.
     """
     return subprocess.run(
         [TURNSTREAM, *arguments],
@@ -139,8 +143,8 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
     )
 
 
-# Each is given once, each worker of a run has its own, and all are below those that the system hands out by itself: a
-# port is still free after a restart.
+# A port is still free after a restart: each port is given once, each worker of a run has its own ports, and the system
+# itself assigns only higher ports.
 _PORTS = range(12_000, 32_000)
 _WORKERS = 8
 _given: set[int] = set()

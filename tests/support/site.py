@@ -18,7 +18,7 @@ from tests.support.pages import ROOT
 FOLDER: Final = ROOT / ".site"
 VERSION: Final = version("turnstream")
 
-# Each page once, in the order of the navigation.
+# Each page is listed once, in the order of the navigation.
 KINDS: Final = {
     "Tutorials": ("docs/quickstart.md", "docs/tutorial.md"),
     "How-to guides": (
@@ -99,7 +99,7 @@ KINDS: Final = {
 }
 
 _LINK = re.compile(r"(\]\()(?!https?:)([^)#]+)(#[^)]*)?\)")
-_HIGHLIGHTED_AS = {"jsx": "typescript", "mermaid": "text"}  # by Pygments
+_HIGHLIGHTED_AS = {"jsx": "typescript", "mermaid": "text"}  # the language that Pygments uses instead
 _LANGUAGE = re.compile(r"^```(jsx|mermaid)$", re.MULTILINE)
 _SETTINGS = {
     "project": "turnstream",
@@ -117,12 +117,12 @@ _SETTINGS = {
 
 
 def kinds() -> dict[str, list[Path]]:
-    """The pages of each kind."""
+    """Returns the pages of each kind."""
     return {kind: [ROOT / page for page in pages] for kind, pages in KINDS.items()}
 
 
 def copy_pages(target: Path) -> None:
-    """Writes the pages and their linked files in the same folders. The README is the first page."""
+    """Writes the pages, and the files to which they link, into the same folders. The README is the first page."""
     everything = kinds()
     for page in [ROOT / "README.md", *(page for pages in everything.values() for page in pages)]:
         text = _LINK.sub(partial(_link, page=page, target=target), page.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def index_for_models() -> str:
-    """`llms.txt`: each page with its first sentence; the addresses are those of the pages in Markdown."""
+    """Returns `llms.txt`: each page with its first sentence. The links lead to the pages in Markdown."""
     lines = ["# turnstream", "", f"> {_summary(ROOT / 'README.md')}"]
     for kind, pages in kinds().items():
         lines += ["", f"## {kind}", ""]
@@ -166,7 +166,7 @@ def _title(page: Path) -> str:
 
 
 def _summary(page: Path) -> str:
-    """The first sentence of the page, without its links."""
+    """Returns the first sentence of the page, without its links."""
     paragraphs = page.read_text(encoding="utf-8").split("\n\n")[1:]
     prose = next((each for each in paragraphs if not each.startswith(("|", "#", "```", "![", "- "))), "")
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
@@ -174,7 +174,7 @@ def _summary(page: Path) -> str:
 
 
 def build(folder: Path) -> Path:
-    """The folder of the finished site."""
+    """Builds the site, and returns its folder."""
     source, html = folder / "source", folder / "html"
     shutil.rmtree(folder, ignore_errors=True)
     copy_pages(source)
@@ -186,7 +186,7 @@ def build(folder: Path) -> Path:
 
 
 def render(source: Path, html: Path) -> None:
-    """Exits with an error after all warnings: a link that leads nowhere is one."""
+    """Renders the pages. Exits with an error after all warnings, for example if a link leads nowhere."""
     app = Sphinx(
         source,
         None,

@@ -1,4 +1,4 @@
-"""Spans, as an exporter of OpenTelemetry's SDK gets them."""
+"""Spans, as an exporter of OpenTelemetry's SDK receives them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 @cache
 def _exporter() -> InMemorySpanExporter:
-    """The exporter of the process's only SDK."""
+    """Returns the exporter of the only SDK in the process."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -27,7 +27,7 @@ def _exporter() -> InMemorySpanExporter:
 
 @contextmanager
 def collected(content: int = 0) -> Iterator[InMemorySpanExporter]:
-    """The spans of one test, with up to `content` characters of each text."""
+    """Collects the spans of one test, with up to `content` characters of each text."""
     exporter = _exporter()
     exporter.clear()
     begin(content)
@@ -42,7 +42,7 @@ def of_trace(spans: InMemorySpanExporter) -> Sequence[ReadableSpan]:
 
 
 def span_of(spans: InMemorySpanExporter, traceparent: str) -> str:
-    """The name of the span that a header names, which belongs to the trace of the test."""
+    """Returns the name of the span that a header refers to. The span must belong to the trace of the test."""
     _, trace_of_header, id, _ = traceparent.split("-")
     assert trace_of_header == TRACE
     return next(span.name for span in of_trace(spans) if f"{span.context.span_id:016x}" == id)

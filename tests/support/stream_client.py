@@ -1,4 +1,4 @@
-"""A client of the stream, as strict as one can be: it puts a turn together and finds fault with every frame."""
+"""A client of the stream that is as strict as possible: it assembles a turn, and checks every frame."""
 
 import pickle
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def decode(frames: bytes) -> Iterator[tuple[Event | Notice, str | None]]:
 
 @dataclass
 class Piece:
-    """A block as far as it has come."""
+    """A block, as far as the client has received it."""
 
     start: BlockStart
     text: str = ""
@@ -64,7 +64,7 @@ class Client:
     def take(self, frames: bytes) -> None:
         for event, identity in decode(frames):
             assert self.end is None or isinstance(event, Reset), "nothing comes after the end"
-            if identity is None:  # of `action_required`: all that waits now, with an elicitation among it
+            if identity is None:  # a notice, or an `action_required` that includes an elicitation
                 assert isinstance(event, Notice | ActionRequired), "what is a part of the log has an id"
                 self.notices.append(event)
                 continue
@@ -108,13 +108,13 @@ class Client:
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"
                 del self.blocks[index:]
                 self.resets.append(index)
-                self.end = None  # the database may have lost it
+                self.end = None  # the database may have lost the end
                 assert all(piece.stop for piece in self.blocks)
             case TurnEnd():
                 self.end = event
 
     def _unanswered(self, round: int) -> set[str | None]:
-        """The calls of a round without a received result."""
+        """Returns the calls of a round for which no result was received."""
         starts = [piece.start for piece in self.blocks if piece.start.round == round]
         ids = {kind: {s.tool_use_id for s in starts if s.type == kind} for kind in ("tool_use", "tool_result")}
         return ids["tool_use"] - ids["tool_result"]
@@ -134,7 +134,7 @@ class Client:
                 assert (stop.stop_reason, stop.usage) == (round.stop_reason, round.usage)
         marks = marks_of(turn)
         asked = tuple(mark for mark in marks if isinstance(mark, ActionRequired))
-        # A restored database may have lost an ask and kept its call. Then only the end shows that the ask is gone.
+        # A restored database may have lost an ask but kept its call. Then only the end shows that the ask is gone.
         assert self.asked == asked or (self.resets and set(asked) <= set(self.asked))
         assert self.end is not None
         assert self.end == marks[-1]

@@ -1,4 +1,4 @@
-"""Each recording with a different expected result from the SDK's, or excluded by a test, with the reason.
+"""The recordings whose expected result differs from the SDK's result, or which a test excludes, with the reasons.
 
 `python -m tests.support.triage` writes the table to `tests/integration/recordings.md`.
 """

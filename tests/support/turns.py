@@ -1,4 +1,4 @@
-"""Rows for tests, made from the values that matter to a test."""
+"""Rows for tests, built from those values that matter to a test."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -69,13 +69,13 @@ def words(index: int = 0, round: int = 1, content: str = "faster", attempt: int 
 
 
 def elicitation(id: str = "a", round: int = 1, attempt: int = 1) -> Ask:
-    """A question of the tool that call `id` runs."""
+    """Returns a question that the tool asks while call `id` runs."""
     question = '{"message": "How many?"}'
     return Ask(round, elicitation_id(id, attempt, 1), "look", "elicitation", "0" * 64, attempt, question=question)
 
 
 def sign_in(id: str = "a", round: int = 1, attempt: int = 1) -> Ask:
-    """The call `id` waits until its owner has signed in."""
+    """Returns an ask: the call `id` waits until its owner has signed in."""
     question = '{"message": "Sign in.", "server": "calendar"}'
     return Ask(round, elicitation_id(id, attempt, 1), "look", "sign_in", "0" * 64, attempt, question=question)
 

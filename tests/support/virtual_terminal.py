@@ -1,4 +1,4 @@
-"""A terminal in memory: the lines that a person would see, with the scrollback."""
+"""A terminal in memory: the lines that a person would see, including the scrollback."""
 
 import re
 
@@ -19,7 +19,7 @@ class VirtualTerminal:
 
     @property
     def lines(self) -> list[str]:
-        """All lines from the first one, without trailing blanks."""
+        """All lines from the first line on, without trailing blanks."""
         rows = [row.rstrip() for row in self._rows]
         while rows and not rows[-1]:
             rows.pop()
@@ -30,7 +30,7 @@ class VirtualTerminal:
         return "\n".join(self.lines)
 
     def narrow(self, width: int) -> None:
-        """Makes the window narrower: wraps long lines, and leaves the cursor after the last one."""
+        """Makes the window narrower: wraps long lines, and leaves the cursor after the last line."""
         self.width = width
         wrapped = [[row[start : start + width] for start in range(0, len(row), width)] or [""] for row in self._rows]
         self._rows = [row for rows in wrapped for row in rows]
@@ -59,7 +59,7 @@ class VirtualTerminal:
         elif character == "\b":
             self._column = max(0, self._column - 1)
         elif character >= " ":
-            if self._column == self.width:  # the cursor waits on the last cell until something follows
+            if self._column == self.width:  # the cursor stays on the last cell until another character follows
                 self._column = 0
                 self._down()
             row = self._rows[self._row].ljust(self._column)

@@ -31,7 +31,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Turn:
-    """A session with one turn. An answered call has its result after `resume`."""
+    """A session with one turn. After `resume`, each answered call has its result."""
 
     def __init__(self, *calls: str) -> None:
         self.state = Assembler()

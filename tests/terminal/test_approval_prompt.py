@@ -13,7 +13,9 @@ NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 class Person:
-    """Answers questions with the given lines, and edits with the given texts. `seen` is the shown text."""
+    """A person who answers questions with the given lines, and edits with the given texts. `seen` has the text that was
+    shown.
+    """
 
     def __init__(self, *lines: str, edits: tuple[str | None, ...] = ()) -> None:
         self._lines = iter(lines)

@@ -14,7 +14,7 @@ from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView
 
 
 class Stage:
-    """A live view, its terminal, and a clock controlled by the test."""
+    """A live view with its terminal, and a clock that the test controls."""
 
     def __init__(self, width: int = 60, height: int = 12, *, paper: bool = False) -> None:
         self.screen = VirtualTerminal(width, height)
@@ -47,7 +47,7 @@ class Stage:
 
 
 def numbered(first: int, last: int) -> list[str]:
-    """Returns paragraphs in the pieces of a model's stream."""
+    """Returns paragraphs, split into the pieces of a model's stream."""
     return [piece for n in range(first, last + 1) for piece in ("Paragraph ", f"{n}.", "\n\n")]
 
 

@@ -1,4 +1,6 @@
-"""The state that a client assembles from the stream of a chat. Each broken promise of the stream fails."""
+"""The state that a client assembles from the stream of a chat. An assertion fails for each promise that the stream
+breaks.
+"""
 
 import copy
 from dataclasses import dataclass, field
@@ -14,7 +16,9 @@ NOTICES = {"status", "retry", "tool_progress", "tool_output", "queue"}
 
 @dataclass
 class Pictured:
-    """A turn, as far as received. `known`: the own events of the turn may begin."""
+    """A turn, as far as the client has received it. `known` is true once the client may receive the turn's own
+    events.
+    """
 
     parent: str | None
     role: str
@@ -85,7 +89,7 @@ class ChatPicture:
         return all(turn.status or turn.role == "user" for turn in self.turns.values())
 
     def assert_shows(self, turns: list[Json]) -> None:
-        """`turns` are all turns of the chat, from the API."""
+        """Checks the state against `turns`, which are all turns of the chat as the API returns them."""
         assert self.turns.keys() == {turn["id"] for turn in turns}
         for turn in turns:
             shown = self.turns[turn["id"]]
@@ -95,7 +99,9 @@ class ChatPicture:
 
 
 def pictured(turns: list[Json], cursor: str) -> ChatPicture:
-    """The state of a client that has read turns as JSON, which includes all their events so far."""
+    """Returns the state of a client that has read the turns as JSON. The JSON includes the effect of all events so
+    far.
+    """
     picture = ChatPicture(cursor)
     for turn in turns:
         ended = turn["status"] if turn["role"] == "assistant" and turn["ended_at"] else None

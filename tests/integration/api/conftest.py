@@ -18,7 +18,7 @@ shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
 
 @shared
 async def server(postgres_server: str, template_database: str) -> AsyncIterator[Server]:
-    """One server for all tests of the run, with tokens: every test has its own owner."""
+    """One server with tokens for all tests of the run. Every test has its own owner."""
     name = f"test_{uuid4().hex}"
     connection = await asyncpg.connect(postgres_server)
     try:
@@ -60,7 +60,7 @@ async def api(new_owner: NewOwner) -> Client:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def database(server: Server) -> AsyncIterator[Locker]:
-    """Another connection to the server's database, which may hold locks."""
+    """A second connection to the server's database, which a test may use to hold locks."""
     connection = await asyncpg.connect(server.database_url)
     watcher = await asyncpg.connect(server.database_url)
     yield Locker(connection, watcher)

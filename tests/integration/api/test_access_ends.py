@@ -1,4 +1,6 @@
-"""A stream ends with its credential: revoked, expired, rotated away; with a last word in every dialect."""
+"""A stream ends when its credential is revoked, expires or is rotated away. In every dialect the stream sends a last
+event.
+"""
 
 import asyncio
 import json
@@ -40,7 +42,7 @@ CALLS = {
     "openai completion": "POST /v1/chat/completions",
     "anthropic": "POST /v1/messages",
 }
-# The streams of these calls are streams of the calls above, or use the same response.
+# These calls are left out: each has the stream of a call above, or uses the same response.
 ALIKE = {
     "POST /api/chats/{chat}/turns",
     "POST /api/chats/{chat}/turns/{turn}/regenerate",
@@ -71,7 +73,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Reading:
-    """A stream that is read to its end, on a connection of its own."""
+    """A stream that a task reads to its end, on its own connection."""
 
     response: httpx2.Response
     text: str = ""
@@ -97,7 +99,7 @@ class Reading:
 async def reading(
     server: Server, dialect: str, token: str, owner: str
 ) -> AsyncIterator[tuple[Reading, asyncio.Task[None]]]:
-    """The stream of a turn that waits in the middle of its text."""
+    """Reads the stream of a turn that waits in the middle of its text."""
     pause = Pause()
     model = server.scripts.model(pausing(pause, "One ", "two."))
     credentials = {"Authorization": f"Bearer {token}"}
@@ -186,7 +188,7 @@ async def test_a_token_that_is_revoked_ends_its_streams_with_a_last_word(server:
 
 
 async def long_enough_to_open(server: Server, dialect: str, token: str, owner: str) -> float:
-    """A sufficient time for this machine, under its present load, to open a stream, in seconds."""
+    """Measures how many seconds suffice to open a stream on this machine under its present load."""
     before = time.monotonic()
     async with reading(server, dialect, token, owner):
         return 1 + 5 * (time.monotonic() - before)
@@ -233,7 +235,7 @@ async def test_keys_rotate_and_a_token_expires_in_mid_stream(
         reading(server, "turn", issuer.token("first"), "ada") as (found, end),
     ):
         issuer.add_key("second")
-        lifetime = 1 + await long_enough_to_open(server, "chat", issuer.token("second"), "ada")  # JWTs cut the second
+        lifetime = 1 + await long_enough_to_open(server, "chat", issuer.token("second"), "ada")  # JWTs drop fractions
         async with (
             reading(server, "chat", issuer.token("second", seconds=lifetime), "ada") as (short, short_end),
             Client(server.url, document, issuer.token("second")) as client,
@@ -297,7 +299,7 @@ async def test_the_first_token_ends_the_streams_of_an_open_server(
 
 
 async def test_a_stream_that_cannot_be_checked_ends_when_its_credential_does(database_url: str) -> None:
-    spans = [timedelta(seconds=1)]  # after that there is no answer
+    spans = [timedelta(seconds=1)]  # the second check finds no span, and raises
 
     async def once(request: Request) -> Identity | None:
         if request.headers.get("authorization", "").startswith("Bearer ts_"):

@@ -55,7 +55,7 @@ async def desk(shared_database_url: str, bank: Bank) -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def clients(desk: Server, document: Document) -> AsyncIterator[Mapping[str, Client]]:
-    """A client of the owner, of two approvers, of a former one, and of somebody else."""
+    """Yields clients of the owner, of two approvers, of a former approver, and of another person."""
     roles = {"approver": {"manager"}, "second": {"manager", "other"}, "former": {"other"}}
     names = {name: f"{name} {uuid4()}" for name in ("owner", "approver", "second", "former", "stranger")}
     async with AsyncExitStack() as stack:
@@ -68,7 +68,7 @@ async def clients(desk: Server, document: Document) -> AsyncIterator[Mapping[str
 
 
 async def asked(server: Server, owner: Client, euros: int = 500) -> tuple[Said, Any]:
-    """A turn that waits for the approval of a payment, and the call."""
+    """Returns a turn that waits for the approval of a payment, and the call."""
     model = server.scripts.model(calls_of(("pay", {"euros": euros}, "a")), message_of(text("Done.")))
     turn = await owner.say(await owner.chat(), model=model, tools=["pay"])
     waiting = await until_waiting(owner, turn)

@@ -1,4 +1,4 @@
-"""Images and documents in user turns: accepted files, stored files, and the request of the model."""
+"""Images and documents in user turns: accepted files, stored files, and the request to the model."""
 
 import json
 from base64 import b64encode
@@ -36,7 +36,7 @@ def document(source: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def told(api: Client, server: Server, *blocks: dict[str, Any]) -> tuple[Said, list[dict[str, Any]]]:
-    """The exchange, and the user's blocks as the provider got them."""
+    """Returns the exchange, and the user's blocks as the provider received them."""
     model, provider = server.scripts.provider(message_of(text("I see.")), message_of(text("Still.")))
     chat = await api.chat()
     answer = await api.json("POST", f"{chat}/turns", 201, json={"role": "user", "blocks": list(blocks), "model": model})

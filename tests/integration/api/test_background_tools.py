@@ -1,5 +1,5 @@
-"""Background tools behind the API: a turn shows its job, a job is no action, and no dialect treats the wait for a job
-as an end.
+"""Background tools behind the API: a turn shows its job, a job is no required action, and no dialect treats the wait
+for a job as the end of the turn.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ async def test_a_stopped_call_gets_a_result_and_the_turn_continues(database_url:
         (chat,) = (await api.json("GET", "/api/chats"))["chats"]
         assert chat["jobs"] == 1
         path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
-        refused = await api.json("POST", f"{path}/calls/b/cancel", 202)  # it has its result: nothing is changed
+        refused = await api.json("POST", f"{path}/calls/b/cancel", 202)  # the call has its result, so nothing changes
         assert refused["jobs"] == [job]
         assert "no call 'c'" in (await api.json("POST", f"{path}/calls/c/cancel", 404))["detail"]
         stopped = await api.json("POST", f"{path}/calls/a/cancel", 202)
@@ -222,7 +222,7 @@ async def test_a_call_that_reports_is_stopped_after_its_turn_and_its_report_star
 
 
 async def counted(api: Client) -> int:
-    """The number of background calls of the only chat, from the list of chats."""
+    """Reads the number of background calls of the only chat, from the list of chats."""
     (chat,) = (await api.json("GET", "/api/chats"))["chats"]
     return int(chat["jobs"])
 
@@ -254,7 +254,7 @@ async def test_calls_that_report_are_counted_after_their_turn_until_they_are_set
                 go.set()
             await take_until(events, "turn", **state, jobs=0)
         assert await counted(api) == 0
-        async with api.follow("/api/stream") as events:  # from now on: no turn changes any more
+        async with api.follow("/api/stream") as events:  # no turn changes after this point
             chat = await api.chat()
             async for event in events:
                 assert event.data.get("turn") != turn.assistant["id"]

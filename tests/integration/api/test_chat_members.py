@@ -22,7 +22,8 @@ SET_ROLE = (
     " ON CONFLICT (chat_id, member) DO UPDATE SET role = EXCLUDED.role"
 )
 CALLS = [endpoint for endpoint in ENDPOINTS if "{chat}" in endpoint.path or endpoint.call in LEAST_ROLE]
-# Calls that name a chat, or a part of a chat, in another way. These calls treat a member like a stranger.
+# Calls that name a chat, or a part of a chat, in another way than by their path. These calls treat a member like a
+# stranger.
 OTHERS = [
     endpoint
     for endpoint in (*ENDPOINTS, *OPENAI)
@@ -46,7 +47,7 @@ async def test_each_call_of_members_is_a_call_of_the_api_that_names_a_chat() -> 
 
 
 async def status_of(client: Client, endpoint: Endpoint, path: str, chat: str) -> int:
-    """The status alone: some streams never end."""
+    """Reads only the status, because some streams never end."""
     params = {"chat": chat} if "{chat}" not in endpoint.path and endpoint.call in LEAST_ROLE else {}
     async with client.stream(endpoint.method, path, params=params, **body_of(endpoint)) as response:
         return response.status_code
@@ -61,7 +62,7 @@ async def test_a_call_that_names_a_chat_is_made_by_its_owner_and_by_members_with
         world = World(owner, person, person, person, person, server, stack)
         connection = await asyncpg.connect(server.database_url)
         stack.push_async_callback(connection.close)
-        for role in (None, *ROLES, None):  # at last the person is a former member
+        for role in (None, *ROLES, None):  # in the last step the person is a former member
             if "{upload}" in endpoint.path:
                 ids = await world.shared()
                 path = filled(endpoint, ids)

@@ -215,7 +215,7 @@ async def test_chats_are_found_by_their_title_and_their_messages(api: Client, se
 
 
 async def excerpts(api: Client, q: str) -> list[tuple[str | None, str]]:
-    """For each found chat: the turn, and its text with marks around the matches."""
+    """Returns, for each chat that the search found, the turn and its text with marks around the matches."""
     found = [chat["excerpt"] for chat in (await api.json("GET", "/api/chats", params={"q": q}))["chats"]]
     marks = {True: "[{}]", False: "{}"}
     return [(e["turn"], "".join(marks[piece["found"]].format(piece["text"]) for piece in e["pieces"])) for e in found]

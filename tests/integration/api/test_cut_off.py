@@ -1,4 +1,4 @@
-"""Requests that are cancelled, as those are that a server has not answered when it stops, get 503."""
+"""Requests that are cancelled get 503. A server that stops cancels the requests that it has not answered."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ ALL = {endpoint.call: (part, endpoint) for part in PARTS for endpoint in part.en
 
 
 async def cancelled(app: Starlette, method: str, path: str, reached: asyncio.Event) -> list[Message]:
-    """The sent messages of a request that is cancelled when `reached` is set."""
+    """Returns the messages that the server sends for a request that is cancelled when `reached` is set."""
     sent: list[Message] = []
 
     async def receive() -> Message:

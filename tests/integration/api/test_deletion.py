@@ -1,4 +1,4 @@
-"""The end of readers, runs and rows after the deletion of a chat or a branch."""
+"""What becomes of readers, runs and rows when a chat or a branch is deleted."""
 
 import asyncio
 from contextlib import aclosing
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 Json = dict[str, Any]
 
 LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
-# The log events of a faulty server.
+# The names of log events that only a faulty server writes.
 TROUBLES = {"turn.failed", "turn.not_tidied", "turn.abandoned", "claim.lost"}
 
 
 async def until_first_delta(client: Client, turn: Said, seen: asyncio.Event) -> list[Event]:
-    """All events of the turn. Sets `seen` at its first text."""
+    """Collects all events of the turn. Sets `seen` at its first text."""
     events = []
     async with client.follow(turn.stream_url) as stream:
         async for event in stream:
@@ -148,7 +148,7 @@ async def test_a_large_branch_is_deleted_in_small_transactions(
     identities = [UUID(part) for part in (chat.rpartition("/")[2], rest[0].assistant["id"])]
     async for count, _ in Branches(server.services.storage.of_owner).delete(api.owner, *identities):
         counts.append(count)
-        if len(counts) == 1:  # the rest can be continued meanwhile
+        if len(counts) == 1:  # the rest of the chat can be continued during the deletion
             assert (await api.ask(chat, "Late", parent_id=rest[0].assistant["id"])).assistant["status"] == "complete"
     assert counts == [3, 3, 3, 3, 0]
     assert await path_of(api, chat) == ids_of([first.user, first.assistant])
@@ -251,7 +251,7 @@ async def test_the_feed_sends_the_end_of_an_open_turn_that_was_deleted(api: Clie
         assert opened.data["status"] in {"queued", "running"}
         await api.json("DELETE", running.user_url)
         await take_feed_until(events, "turn", **expected)
-    async with api.follow("/api/stream", opened.id) as events:  # it was away meanwhile
+    async with api.follow("/api/stream", opened.id) as events:  # the client was disconnected during the deletion
         await take_feed_until(events, "turn", **expected)
 
 

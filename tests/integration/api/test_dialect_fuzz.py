@@ -1,5 +1,5 @@
-"""Replaces each member of a valid body by each type of JSON, in all dialects: the answer is a success or a refusal in
-the dialect's form, and a refusal stores nothing.
+"""Replaces each member of a valid body by each type of JSON, in all dialects. The answer must be a success or a refusal
+in the dialect's form, and a refusal must store nothing.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ NEWS = {
 }
 MESSAGE = {"id": "m", "role": "user", "content": "Hi"}
 AG_UI_TOOL = {"name": "look", "description": "Looks.", "parameters": SCHEMA}
-# The calls with bodies, each with valid ones.
+# The calls that take a body, each with valid bodies.
 BODIES: Sequence[tuple[str, Json]] = (
     (
         "/v1/responses",
@@ -211,8 +211,8 @@ BODIES: Sequence[tuple[str, Json]] = (
 )
 
 
-# Excluded: bodies of this server's own calls, because `test_openapi.py` tests their schemas, and bodies without a
-# conversation.
+# Bodies without a conversation are left out. Bodies of this server's own calls are left out, too, because
+# `test_openapi.py` tests their schemas.
 ELSEWHERE = {NewTurnInNewChat, NewTurn, TurnOptions, ForkIn, EmbeddingsIn}
 
 
@@ -240,7 +240,7 @@ def changed(body: Json, path: Path, value: Any) -> Json:
 
 
 async def rows_of(connection: "asyncpg.Connection[asyncpg.Record]", owner: str) -> tuple[int, ...]:
-    """The number of rows in each table that belong to the owner."""
+    """Counts the owner's rows in each table."""
     row = await connection.fetchrow(
         """SELECT (SELECT count(*) FROM chats WHERE owner = $1),
                   (SELECT count(*) FROM turns JOIN chats ON chats.id = chat_id WHERE chats.owner = $1),
@@ -288,12 +288,12 @@ async def test_any_json_in_any_place_has_a_defined_answer(server: Server, call: 
     async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False, timeout=150) as client:
 
         async def answer(sent: Json) -> httpx2.Response:
-            # Every request has its own thread, because a stream would wait for the previous stream.
+            # Every request has its own thread id. In a common thread, a stream would wait for the previous stream.
             thread = {name: str(uuid4()) for name in ("threadId", "id") if sent.get(name) == "t"}
             return await client.post(call, content=json.dumps({**sent, **thread}))
 
         valid = await answer(body)
-        is_valid = not any("c.t.1" in str(each) for each in body.values())  # an answer to a call that is not there
+        is_valid = not any("c.t.1" in str(each) for each in body.values())  # an answer to a call that does not exist
         assert (valid.status_code < 300) == is_valid, valid.text
         rows = await rows_of(connection, owner)
         for path, value in share([(path, value) for path in paths_in(body) for value in KINDS], full=4, plain=8):

@@ -1,4 +1,4 @@
-"""A dialect of plain lines, in one file: it needs nothing but the seams that docs/dialects.md names."""
+"""A dialect of plain lines in one file, which uses only the seams that docs/dialects.md names."""
 
 from collections.abc import AsyncGenerator
 from typing import Literal

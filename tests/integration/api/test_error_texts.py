@@ -1,4 +1,4 @@
-"""Every refusal is a sentence that names the field: wrong bodies are generated from the request schemas."""
+"""Every refusal is a sentence that names the field. The wrong bodies are generated from the request schemas."""
 
 import json
 import re
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 JSON = {"Content-Type": "application/json"}
 ALWAYS = {"type", "title", "status", "code", "detail", "request_id"}
 SENTENCE = re.compile(r"[A-Z`].+\.", re.DOTALL)
-# Words of pydantic's own messages.
+# Phrases of pydantic's own messages, which no refusal may contain.
 RAW = re.compile(r"Input |should (be|have|match)|Extra inputs|Value error|Field required|validation error")
 WITH_JSON = [endpoint for endpoint in ENDPOINTS if isinstance(endpoint.takes, type)]
 
-Wrong = tuple[Any, str]  # a value, and the path of the field that is wrong with it
+Wrong = tuple[Any, str]  # a wrong value, and the path of the field that the refusal must name
 
 
 def check(response: httpx2.Response, field: str | None = None) -> None:
-    """The refusal is a problem document of sentences, and names `field`."""
+    """Checks that the refusal is a problem document of sentences, and names `field`."""
     assert 400 <= response.status_code < 500, f"{response.request.url} {response.request.content!r}"
     problem = response.json()
     assert ALWAYS <= problem.keys() <= ALWAYS | {"errors"}
@@ -53,7 +53,7 @@ def check(response: httpx2.Response, field: str | None = None) -> None:
 
 
 class Bodies:
-    """Bodies by the JSON schema of a request: a valid one, and each way to make one member wrong."""
+    """Generates bodies from the JSON schema of a request: a valid body, and each way to make one member wrong."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._schema = model.model_json_schema()
@@ -114,7 +114,7 @@ class Bodies:
                 pass
 
     def _wrong_choices(self, options: list[Any], path: str, tag: str) -> Iterator[Wrong]:
-        """`tag` is the member by which the options differ."""
+        """Generates wrong values for a union. The options of the union differ in their member `tag`."""
         yield {}, joined(path, tag)
         yield {tag: "nothing"}, joined(path, tag)
         for option in options:
@@ -123,7 +123,9 @@ class Bodies:
                 yield from self._wrong_objects(option, path, {tag: member.get("const", member.get("enum", [None])[0])})
 
     def _wrong_kinds(self, options: list[Any], path: str) -> Iterator[Wrong]:
-        """A field for a text or a list: each type refuses values of the other type, but not an object."""
+        """Generates wrong values for a field that takes a text or a list. A value of the wrong type is refused, and so
+        is an object.
+        """
         yield {}, path
         for option in options:
             if option["type"] == "array":
@@ -158,7 +160,7 @@ class Bodies:
             yield [value], place
 
     def _wrong_objects(self, schema: Any, path: str, tag: Mapping[str, str] | None = None) -> Iterator[Wrong]:
-        if schema.get("title") == "Params":  # the model decides about its members: test_parameters.py
+        if schema.get("title") == "Params":  # the model decides about the members of `Params`: test_parameters.py
             yield "x", path
             return
         valid = {**self._valid(schema), **(tag or {})}
@@ -181,7 +183,7 @@ def joined(path: str, name: str) -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def plain(server: Server) -> AsyncIterator[Client]:
-    """A client without the checks against the document, which cost more than the requests."""
+    """A client that does not compare answers with the document, because the comparison costs more than the requests."""
     async with Client(server.url, None, await server.token("plain", *SCOPES)) as client:
         yield client
 
@@ -192,7 +194,7 @@ async def ids_of(client: Client) -> dict[str, str]:
     posted = (await client.post("/api/turns", json=said("Hi"))).json()
     await client.get(posted["stream_url"])
     turn = posted["assistant_turn"]
-    if not (schedules and triggers):  # an owner has a limited number of both
+    if not (schedules and triggers):  # an owner has a limited number of schedules and triggers
         every = {"name": "n", "every": 86_400, "request": said("Hi")}
         schedules = [(await client.post("/api/schedules", json=every)).json()]
         triggers = [(await client.post("/api/triggers", json={"name": "n", "request": said("Hi")})).json()]
@@ -264,7 +266,8 @@ async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
     ids, refused = await ids_of(plain), set()
     for endpoint in ENDPOINTS:
         for query in endpoint.queries:
-            # For an upload, only `unused` has an effect as `if`, and every `chat` is valid. Any text is a version.
+            # Uploads and entries are left out. For an upload, only `unused` has an effect as `if`, and every `chat` is
+            # valid; for an entry, any text is a version.
             if "{upload}" in endpoint.path or "{entry}" in endpoint.path:
                 continue
             for wrong in ("x", "0", "\0", "é" * 300, str(uuid4()), "1-999-0", " ".join("abcdefghij")):

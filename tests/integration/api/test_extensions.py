@@ -1,4 +1,4 @@
-"""A server has the additions of an extension only with the extension."""
+"""A server offers the additions of an extension only if the extension is loaded."""
 
 import asyncio
 import re
@@ -134,7 +134,7 @@ class PlantTable(PolicyTable):
 
 
 class Garden:
-    """Lists a tool for each plant. `sow` adds one."""
+    """A toolset with a tool for each plant. `sow` adds a plant."""
 
     def __init__(self) -> None:
         self.plants: dict[str, Tool] = {}

@@ -1,4 +1,4 @@
-"""A turn and its requests leave no objects to the garbage collector."""
+"""A turn and its requests leave no objects that only the garbage collector could free."""
 
 import asyncio
 import gc
@@ -23,7 +23,9 @@ OURS = {Connection, RequestResponseCycle, LiveView, Recorder, Reply}
 
 @contextmanager
 def uncollected() -> Iterator[list[Any]]:
-    """Keeps the objects that only the collector would free, for the test."""
+    """Yields the list of the objects that only the garbage collector would free. The collector keeps these objects in
+    the list.
+    """
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

@@ -1,4 +1,6 @@
-"""Two owners: one attacks, one watches a running answer. The attacker gets a defined answer, the watcher every word."""
+"""Two owners: one attacks, the other watches a running answer. The attacker gets a defined answer, and the watcher gets
+every word.
+"""
 
 import asyncio
 

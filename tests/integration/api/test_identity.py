@@ -1,4 +1,4 @@
-"""The caller of a request, and the rights of its credential."""
+"""Who makes a request, and the rights of the request's credential."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from turnstream.storage.owners.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Every credential ends its own session.
+# Left out is the call with which a credential ends its own session, because every credential may make this call.
 PROTECTED = [endpoint for endpoint in ENDPOINTS if not endpoint.open and endpoint.scopes != SCOPES]
 
 
@@ -93,7 +93,7 @@ async def test_a_token_ends_when_it_expires(server: Server, document: Document) 
     soon = datetime.now(UTC) + timedelta(seconds=1)
     async with Client(server.url, document, await server.token("guest", expires_at=soon)) as guest:
         assert (await guest.get("/api/chats")).status_code == 200
-        await asyncio.sleep((soon - datetime.now(UTC)).total_seconds())  # while it is remembered as valid
+        await asyncio.sleep((soon - datetime.now(UTC)).total_seconds())  # the token is still remembered as valid
         refused = await guest.get("/api/chats")
         assert (refused.status_code, "expired" in refused.json()["detail"]) == (401, True)
     past = datetime.now(UTC) - timedelta(days=1)
@@ -102,7 +102,7 @@ async def test_a_token_ends_when_it_expires(server: Server, document: Document) 
 
 
 class Counted(Tokens):
-    """Counts queries, and delays each until `go`."""
+    """Counts queries, and delays each query until `go` is set."""
 
     queries = 0
 
@@ -192,7 +192,9 @@ PEERS = {
 
 
 async def test_without_tokens_no_other_machine_is_answered_whatever_host_it_claims(database_url: str) -> None:
-    """An app of `create_app` behind a runner that listens everywhere: the settings do not know it."""
+    """The app comes from `create_app`, and its server listens on every address. The settings do not contain this
+    address.
+    """
     async with serving(database_url) as server:
         for peer, answered in PEERS.items():
             transport = httpx2.ASGITransport(server.app, client=peer)  # type: ignore[arg-type]
@@ -211,7 +213,7 @@ async def test_without_tokens_any_key_is_the_local_owners_but_not_for_a_foreign_
                 assert (await client.get(path, headers=headers)).status_code in {200, 404}, path
             refused = await client.get("/api/chats", headers={**headers, "Origin": "https://elsewhere.example"})
             assert refused.status_code == 401
-        await server.token("ada")  # now it needs one
+        await server.token("ada")  # from now on a request needs a token
     async with serving(database_url) as server, httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
         assert (await client.get("/api/chats", headers={"Authorization": "Bearer sk-1234"})).status_code == 401
 
@@ -223,7 +225,7 @@ async def test_the_local_owner_is_looked_for_in_the_table_only_until_the_first_t
         local = LocalMachine(tokens)
         request = Request({"type": "http", "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)})
         assert await local.identity_of(request) is None
-    assert await local.identity_of(request) is None  # without a database
+    assert await local.identity_of(request) is None  # the identity needs no database
 
 
 # --- a function of the program ---------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ async def test_the_migration_remembers_that_there_are_tokens(database_url: str) 
     await connection.execute(
         "INSERT INTO tokens (id, owner, name, hash) VALUES (gen_random_uuid(), 'a', 'a', sha256('x'))"
     )
-    row = await connection.fetchrow("SELECT scopes, expires_at FROM tokens")  # as an older replica creates it
+    row = await connection.fetchrow("SELECT scopes, expires_at FROM tokens")  # a row as an older replica creates it
     await connection.close()
     assert row is not None
     assert (row["scopes"], row["expires_at"]) == (["read", "chat", "approve"], None)

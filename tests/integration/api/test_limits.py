@@ -1,4 +1,6 @@
-"""Limits of owners: of forty simultaneous requests, only the allowed number succeeds, and the others store nothing."""
+"""Limits of owners: of forty simultaneous requests, only the allowed number succeeds, and the refused requests store
+nothing.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -48,13 +50,13 @@ async def test_a_call_that_changes_rows_names_the_limits_from_which_it_takes(end
 
 @dataclass(frozen=True)
 class Place:
-    """The server and the client of a case. `model` answers only after its pause."""
+    """The server and the client of a case. `model` answers only after its pause ends."""
 
     server: Server
     ada: Client
     openai: Client
     model: str
-    chat: str  # with a running turn
+    chat: str  # a chat with a running turn
 
     async def rows(self) -> dict[str, int]:
         tables = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in TABLES)
@@ -65,7 +67,7 @@ class Place:
 
 @asynccontextmanager
 async def place_of(database_url: str, document: Document, plan: Plan) -> AsyncIterator[Place]:
-    """The plan applies from the start of the turn on."""
+    """Prepares the case. The plan applies from the start of its turn on."""
     plans: dict[str, Plan] = {}
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(database_url, plan_of=plans.get, poll_interval=60))
@@ -103,7 +105,7 @@ def message(place: Place, _number: int) -> Mapping[str, Any]:
 
 
 def completion(place: Place, _number: int) -> Mapping[str, Any]:
-    # The test does not wait for its answer.
+    # The request is a stream, so the test does not wait for the answer of the model.
     return {"json": {"model": place.model, "messages": HISTORY, "stream": True}, "headers": {"Accept": "*/*"}}
 
 
@@ -119,8 +121,8 @@ CONVERSATIONS = posting("/v1/conversations", lambda place, number: {"json": {}})
 SETTINGS = posting("/api/search/settings", lambda place, number: {"json": {"tool_results": True}}, "PUT")
 DOCUMENTS = posting("/api/documents/notes/{number}.md", document_of, "PUT")
 UPLOADS = posting("/api/uploads", document_of)
-# The plan, and the forty requests of a case. A rate per minute may end during the requests. The message of `place_of`
-# is a request, too.
+# For each case: the plan, and how the forty requests are sent. No case has a rate per minute, because the minute may
+# end during the requests. The message that `place_of` sends is a request, too.
 CASES: Mapping[str, tuple[Plan, Send]] = {
     "requests": (Plan("x", {"requests_per_day": MOST + 1}), MESSAGES),
     "requests to a turn that runs": (Plan("x", {"requests_per_day": MOST + 1}), STEERS),
@@ -134,7 +136,7 @@ CASES: Mapping[str, tuple[Plan, Send]] = {
     "documents": (Plan("x", documents=MOST), DOCUMENTS),
     "document_bytes": (Plan("x", document_bytes=10 * MOST), DOCUMENTS),
 }
-# Limits that refuse nothing here, or with an amount that is known only afterwards (test_plans_property.py).
+# Limits that refuse none of these requests, or whose amount is known only afterwards (test_plans_property.py).
 ELSEWHERE = {"running_turns", "streams", "calls", "tokens", "cost"}
 
 
@@ -146,7 +148,9 @@ async def test_every_limit_of_a_plan_has_a_case() -> None:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine refuses no request as overloaded (503) before it reaches its limit."""
+    """Raises the wait for Postgres, so that a busy machine does not refuse requests as overloaded (503) before they
+    reach the limit.
+    """
     monkeypatch.setattr("turnstream.storage.database.PATIENCE", 3600.0)
 
 
@@ -174,7 +178,7 @@ async def test_of_forty_messages_at_once_as_many_answers_run_as_the_limit_says(
         count = Statement("SELECT count(*) AS running FROM turns WHERE status = 'running'")
         row = await place.server.services.storage.database.row(count)
         assert row is not None
-        assert row["running"] == MOST  # with the turn that ran before
+        assert row["running"] == MOST  # includes the turn that ran before
 
 
 STREAMS: Mapping[str, Callable[[Place, int], tuple[str, str, Mapping[str, Any]]]] = {
@@ -329,7 +333,7 @@ def posted(model: str) -> tuple[str, Mapping[str, Any]]:
 
 
 POSTS = (posted, completed, responded, messaged, conversed, ran)
-# Bodies that continue the turn of another request, and bodies that make no turn.
+# Bodies that continue the turn of another request, and bodies that create no turn.
 NO_MESSAGE = {NewTurn, TurnOptions, ForkIn, CountIn, EmbeddingsIn}
 
 

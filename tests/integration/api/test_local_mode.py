@@ -1,4 +1,4 @@
-"""While there is no token, this machine needs none, and nobody else is answered."""
+"""While no token exists, requests from this machine need none, and requests from other machines are refused."""
 
 import asyncio
 import re

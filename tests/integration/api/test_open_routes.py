@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOKEN = "the token of Prometheus"
 REFUSED = (401, "Bearer")
-# The routes that answer without a credential if the server has a token for its metrics, and the reasons.
+# The routes that answer without a credential on a server whose metrics need a token, and the reason for each.
 OPEN = {
     "GET /healthz": "probes carry no credential; the answer is one word",
     "GET /readyz": "probes carry no credential; the answer is one word, or one of two problems",
@@ -64,7 +64,7 @@ OPEN = {
     "* /v1/files": "the same, with Anthropic's header",
     "* /v1/files/{call:path}": "the same",
 }
-# Calls that look an invented secret up in Postgres, with the statement.
+# Calls that look up an invented secret in Postgres, with the statement that does it.
 LOOK_UP = {
     "GET /sign-in/{turn}/{secret}": GET_LINKED_ASK,
     "POST /sign-in/{turn}/{secret}": GET_LINKED_ASK,
@@ -79,7 +79,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND left(query, 500) = ANY($1)
 """
 BODIES = {"POST /api/jobs/{job}/result": {"output": "forged"}}
-MANY = 8  # requests at once
+MANY = 8  # simultaneous requests
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -114,7 +114,7 @@ async def test_every_route_needs_a_credential_or_is_in_the_list_of_open_ones(gua
 async def test_anonymous_requests_share_two_of_ten_connections(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are refused, and owners go on."""
+    """The other anonymous requests are refused, and owners are served as before."""
     monkeypatch.setattr("turnstream.storage.database.PATIENCE", 0.0)
     server = McpServer("calendar", url="http://127.0.0.1:9/mcp", oauth=True)
     sources = [McpServers([server], McpTiming(connect_timeout=0.01))]
@@ -140,7 +140,7 @@ async def test_anonymous_requests_share_two_of_ten_connections(
             async with locker.holding("LOCK TABLE shares, jobs, asks, sign_ins, schedules"):
                 requests = [asyncio.create_task(invented(nobody, method, route)) for _ in range(MANY)]
                 waiting, done = 0, 0
-                # Two wait for Postgres, and one for them.
+                # Two requests wait for Postgres, and a third waits for a connection.
                 while done < MANY and not (waiting >= 2 and done >= MANY - 3) and waiting <= 2:
                     await asyncio.sleep(0.002)
                     waiting = await watcher.fetchval(WAITING, lookups)
@@ -245,7 +245,7 @@ async def test_a_probe_shows_nothing_of_the_postgres_that_is_away(database_url: 
 
 
 def details_of(answer: httpx2.Response) -> str:
-    """The only member of a problem that differs between problems with the same code."""
+    """Returns the detail, the only member that differs between problems with the same code."""
     problem = answer.json()
     assert problem.keys() == {"type", "title", "status", "code", "detail", "request_id"}
     detail: str = problem["detail"]

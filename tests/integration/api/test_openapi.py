@@ -1,5 +1,5 @@
-"""The OpenAPI document is true: the server answers the listed calls, and no others. Every client of these tests checks
-this.
+"""The OpenAPI document is true: the server answers every listed call, and no other. Every client of these tests checks
+its answers against the document.
 """
 
 from base64 import b64encode
@@ -147,7 +147,7 @@ def operation(document: Document, endpoint: Endpoint) -> Any:
 
 @dataclass(frozen=True)
 class World:
-    """A client with data, a client without a token, a client whose token allows nothing, and a client with a token of
+    """A client with data, a client without a token, a client whose token has no scope, and a client with a token of
     another cell.
     """
 
@@ -158,12 +158,12 @@ class World:
     operator: Client
     server: Server
     stack: AsyncExitStack
-    secrets: dict[str, str] = field(default_factory=dict)  # of triggers, by their ids
-    paths: dict[str, str] = field(default_factory=dict)  # of endpoints with only refused requests
+    secrets: dict[str, str] = field(default_factory=dict)  # the secrets of triggers, by the trigger's id
+    paths: dict[str, str] = field(default_factory=dict)  # paths of endpoints to which only refused requests are sent
 
     def of(self, endpoint: Endpoint) -> "World":
-        """The world for an endpoint. Calls of operators use the operator's token, because a person's token does not
-        allow these.
+        """Returns the world for an endpoint. For calls of operators its client has the operator's token, because a
+        person's token does not allow these calls.
         """
         return replace(self, api=self.operator, powerless=self.api) if endpoint.scopes == ("admin",) else self
 
@@ -175,7 +175,7 @@ class World:
         return self.paths[key]
 
     async def fill(self, endpoint: Endpoint) -> str:
-        """The endpoint's path with ids of things that are there."""
+        """Fills the endpoint's path with ids of existing things."""
         if endpoint.path.startswith("/api/approvals/"):
             return await self.approving(endpoint)
         if endpoint.takes is ActionsIn or "/links/" in endpoint.path:
@@ -234,7 +234,7 @@ class World:
         return filled(endpoint, ids)
 
     async def drawn(self) -> dict[str, str]:
-        """A result with an app."""
+        """Creates a result with an app."""
         model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
         turn = (await self.api.ask(await self.api.chat(), model=model)).assistant
         connection = await asyncpg.connect(self.server.database_url)
@@ -243,7 +243,7 @@ class World:
         return {"chat": turn["chat_id"], "turn": turn["id"], "app": "c"}
 
     async def shared(self) -> dict[str, str]:
-        """A link to a chat with a file."""
+        """Creates a link to a chat with a file."""
         upload = (await self.api.json("POST", "/api/uploads", 201, content=uuid4().hex))["id"]
         chat = await self.api.chat()
         file = {"type": "document", "source": {"type": "upload", "id": upload}}
@@ -276,7 +276,7 @@ class World:
         return filled(endpoint, ids, path)
 
     async def working(self, endpoint: Endpoint, path: str | None = None) -> str:
-        """The call of a turn that waits has a job."""
+        """Creates a job for the call of a waiting turn, and returns the path of the call."""
         path = await self.waiting(endpoint, path)
         connection = await asyncpg.connect(self.server.database_url)
         await connection.execute(
@@ -289,7 +289,7 @@ class World:
         return path
 
     async def detached(self, endpoint: Endpoint) -> str:
-        """The call of a turn that waits has a job, which `TOKEN_OF_JOB` settles."""
+        """Creates a detached job for the call of a waiting turn. `TOKEN_OF_JOB` settles the job."""
         path, job = await self.working(endpoint, "/api/chats/{chat}/turns/{turn}"), uuid4()
         connection = await asyncpg.connect(self.server.database_url)
         await connection.execute(
@@ -302,7 +302,7 @@ class World:
         return filled(endpoint, {"{job}": str(job)})
 
     async def approving(self, endpoint: Endpoint) -> str:
-        """The call of a turn that waits is an approval, which the caller may give."""
+        """Creates a waiting turn whose call needs an approval that the caller may give."""
         turn = (await self.waiting(endpoint, "/api/chats/{chat}/turns/{turn}")).split("/")[5]
         connection = await asyncpg.connect(self.server.database_url)
         await connection.execute(
@@ -320,7 +320,7 @@ class World:
 
 @asynccontextmanager
 async def registered(server: Server) -> AsyncIterator[UUID]:
-    """A replica that lives, for all that the others can see."""
+    """Registers a replica that looks alive to all other replicas: it has a row, a lease and a session."""
     connection, replica, session = await asyncpg.connect(server.database_url), uuid4(), uuid4().int >> 66
     try:
         await connection.execute("SELECT pg_advisory_lock_shared($1)", session)
@@ -374,7 +374,7 @@ def nothing_there(endpoint: Endpoint) -> str:
 
 
 def body_of(endpoint: Endpoint, sent: object = None) -> dict[str, Any]:
-    """A valid body for the endpoint."""
+    """Returns a valid body for the endpoint."""
     if endpoint.path.startswith("/api/mcp/servers/") and endpoint.takes is not None:
         return {"json": sent or {"url": "https://10.0.0.1/mcp"}}
     if isinstance(endpoint.takes, str):
@@ -413,7 +413,7 @@ MASTER_KEY = new_master_key()
 
 @asynccontextmanager
 async def with_own_servers(world: World) -> AsyncIterator[dict[str, Any]]:
-    """Owners may add servers meanwhile. Yields the body that adds one."""
+    """Lets owners add servers inside the context. Yields the body that adds a server."""
     services, wiki = world.server.services, Wiki()
     keys = OwnerKeys(services.storage.database, MasterKeys.read(MASTER_KEY))
     own = OwnServers(LOCAL, McpTiming(answer_timeout=60))
@@ -477,7 +477,7 @@ async def good(world: World, endpoint: Endpoint) -> None:
     is_requeue = endpoint.handler.__name__ == "requeue_turn"
     path = await (world.running(endpoint) if is_requeue else world.fill(endpoint))
     if endpoint.events == "ChatStream":
-        async with world.api.follow(path) as events:  # which never end
+        async with world.api.follow(path) as events:  # streams that never end
             assert (await anext(events)).name == "chat"
         return
     if endpoint.events == "Overview":
@@ -539,7 +539,7 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is TriggerIn:
         body = {"json": {**TRIGGER, "chat": str(uuid4())}}
     if endpoint.handler.__name__ == "undo_erasure":
-        await world.api.delete(endpoint.path)  # the request of another case
+        await world.api.delete(endpoint.path)  # withdraws the erasure that another case requested
     named = {query.name: str(uuid4()) for query in endpoint.queries if query.name == "turn"}
     await world.api.request(endpoint.method, nothing_there(endpoint), params=named, **body)
 
@@ -651,7 +651,7 @@ async def too_many(world: World, endpoint: Endpoint) -> None:
 
 
 async def without_scope(world: World, endpoint: Endpoint) -> None:
-    if endpoint.scopes == SCOPES:  # a token of one chat alone is refused
+    if endpoint.scopes == SCOPES:  # no token can lack the scope, but a token that is bound to one chat is refused
         chat = (await world.api.chat()).rpartition("/")[2]
         bound = await world.api.json("POST", "/api/tokens", json={"seconds": 60, "chat": chat})
         headers = {"Authorization": f"Bearer {bound['token']}"}
@@ -740,7 +740,7 @@ async def test_without_the_database_everything_that_needs_it_says_so(
 
 
 async def test_calls_of_the_openai_api_have_the_listed_bodies(api: Client) -> None:
-    """The client compares each body and answer with the document."""
+    """The client compares each body and each answer with the document."""
     response = (await api.post("/v1/responses", json={"input": [{"role": "user", "content": "Hi"}]})).json()
     place = f"/v1/responses/{response['id']}"
     for path in (place, f"{place}?stream=true&starting_after=1", f"{place}/input_items?limit=5&order=asc"):

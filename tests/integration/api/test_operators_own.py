@@ -1,4 +1,4 @@
-"""The access of turns to the operator's resources: secrets, the account at a provider, models, tokens, recordings."""
+"""Which of the operator's resources turns may use: secrets, the account at a provider, models, tokens, recordings."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

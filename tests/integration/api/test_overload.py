@@ -1,4 +1,6 @@
-"""Requests that arrive faster than Postgres answers are refused at once, and hold up no turn that runs."""
+"""If requests arrive faster than Postgres answers, the server refuses them at once, and running turns are not
+delayed.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,8 +22,8 @@ from turnstream.telemetry import POOL_REFUSALS
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 READ = Statement("SELECT path FROM documents")
-IN_LINE = 3  # the first in each owner's line, and in the line of all
-POOL = 4  # connections: three for requests, two of these for one owner
+IN_LINE = 3  # requests in the line of each owner, and in the line of all owners
+POOL = 4  # connections: requests may use three, of which one owner may use two
 
 
 def _refusals() -> float:

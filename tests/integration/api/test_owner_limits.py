@@ -1,4 +1,4 @@
-"""No owner keeps the others waiting: places are shared out between owners, and each has limits of its own."""
+"""No owner keeps the others waiting: owners share the places, and each owner has its own limits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +31,7 @@ async def owners(
 
 
 class Doors:
-    """A model with a separate pause for each call, in the order of the turns."""
+    """A model in which each call waits for its own pause. The calls come in the order of the turns."""
 
     def __init__(self, server: Server, count: int) -> None:
         self.pauses = [Pause() for _ in range(count)]
@@ -43,7 +43,7 @@ class Doors:
         return [start, pause, *rest]
 
     def words(self) -> Sequence[str]:
-        """The last words of each call so far."""
+        """Returns the last user message of each call so far."""
         return [request.messages[-1].blocks[-1].text for request in self.provider.requests]
 
 

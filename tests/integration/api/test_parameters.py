@@ -1,4 +1,4 @@
-"""Model parameters from the body of a turn to the request body of the provider, and the refusals in between."""
+"""Model parameters on their way from the body of a turn to the provider's request body, and the refusals on the way."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ def offer(models: Sequence[Model | str], parameters: Sequence[Parameter]) -> Pro
 
 @asynccontextmanager
 async def talking_server(database_url: str, api: str, quirks: str = "openai") -> AsyncIterator[tuple[Client, Talk]]:
-    """A client of a server with the model `m` behind the real adapter of this API."""
+    """Starts a server with the model `m` behind the real adapter of this API, and yields its client."""
     async with AsyncExitStack() as stack:
         talk = await stack.enter_async_context(talking(api))
         talk.answers(talk.api.begun + talk.api.said + talk.api.end)

@@ -1,4 +1,6 @@
-"""Plans of owners at the API: 429 with the name of the limit and the time to wait, before anything is spent."""
+"""Plans of owners at the API: 429 with the name of the limit and the time to wait, before the request spends
+anything.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,7 +34,7 @@ async def owners(
 
 
 async def _refused(client: Client, path: str, **request: Any) -> tuple[str, int]:
-    """The limit that is named, and the seconds to wait."""
+    """Expects a refusal, and returns the name of its limit and the seconds to wait."""
     response = await client.post(path, **request)
     assert response.status_code == 429, response.text
     return response.json()["limit"], int(response.headers["retry-after"])

@@ -1,4 +1,4 @@
-"""Restricted tokens reach the content of their chat, and no other data of their owner, in every dialect."""
+"""Restricted tokens give access to the content of their chat, and to no other data of their owner, in every dialect."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ GET_REFERENCES = Statement(
 
 @dataclass(frozen=True)
 class World:
-    """The data of an owner: a chat with an answer, and a document, a file and an image outside of any chat."""
+    """The data of an owner: a chat with an answer, and a document, a file and an image that belong to no chat."""
 
     api: Client
     answer: Said
@@ -76,7 +76,9 @@ class World:
         return {"type": "file", "file": {"file_id": id}} if chat else {"type": "input_file", "file_id": id}
 
     def body(self, call: str, reference: str) -> Json | None:
-        """A body for the call with the reference; None if the dialect cannot express the reference."""
+        """Returns a body for the call that contains the reference, or None if the dialect cannot express the
+        reference.
+        """
         message = {"role": "user", "blocks": [self.block(reference)]}
         if call == "POST /api/ai-sdk/chat" and reference != "path":
             media = "image/png" if reference == "image" else "text/plain"
@@ -146,7 +148,7 @@ async def restricted(
 
 
 async def referred(world: World, server: Server) -> int:
-    """The number of blocks of the owner's turns with data, or names of data, outside of any chat."""
+    """Counts the blocks of the owner's turns that contain data which belongs to no chat, or the name of such data."""
     row = await server.services.storage.database.row(
         GET_REFERENCES, owner=world.api.owner, named=[f"%{each}%" for each in (SECRET, world.file, world.image)]
     )
@@ -166,7 +168,7 @@ CALLS = [
 async def test_an_unrestricted_token_may_name_all_that_its_owner_has(
     api: Client, server: Server, endpoint: Endpoint, reference: str
 ) -> None:
-    """Else the refusals of the other tests would prove nothing."""
+    """Otherwise the refusals of the other tests would prove nothing."""
     world = await world_of(api, server)
     async with Client(server.url, None, await server.token(api.owner)) as client:
         path, body = filled(endpoint, world.ids), world.body(endpoint.call, reference)
@@ -303,7 +305,7 @@ _VALUES: Json = {
 
 
 async def test_a_token_that_only_sends_changes_nothing_else(api: Client, server: Server) -> None:
-    """Every route without the scope `send`, and every option of a turn on routes with `send`."""
+    """Tries every route without the scope `send`, and every option of a turn on the routes with `send`."""
     world = await world_of(api, server)
     more = {"{upload}": world.file, "{grant}": str(uuid4()), "{tool_use_id}": "c", "{path:path}": world.document}
     async with restricted(world, server, "chat", "send") as client:

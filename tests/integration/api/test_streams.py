@@ -1,4 +1,4 @@
-"""The events that a client receives, and its reconnects for the rest."""
+"""The events that a client receives, and the rest that it receives after a reconnect."""
 
 import asyncio
 

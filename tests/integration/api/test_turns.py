@@ -1,4 +1,4 @@
-"""Posting messages, and reading turns."""
+"""Posts of messages, and reads of turns."""
 
 import asyncio
 from typing import Any
@@ -60,7 +60,7 @@ async def test_an_input_that_cannot_be_encoded_again_is_shown_as_its_text(api: C
 
 
 def written(call: str, input: str) -> list[Part]:
-    """A call with an input as a model might write it."""
+    """Returns the parts of a call whose input is this text, which may be broken JSON as a model can write it."""
     opened, *_, closed = tool_use("doc_tree", {}, call)
     return [opened, BlockText(0, input), closed]
 
@@ -327,7 +327,7 @@ async def test_a_turn_or_chat_that_is_not_there_is_not_found(api: Client) -> Non
 async def test_settings_that_change_while_a_message_waits_for_its_chat_hold_for_it(
     api: Client, server: Server, database: Locker
 ) -> None:
-    """The request is resolved before the transaction, and again if the chat has changed inside the transaction."""
+    """The request is resolved before the transaction, and again inside the transaction if the chat has changed."""
     chat, model = await api.chat(), server.scripts.model(message_of(text("Hi.")))
     change = "UPDATE chats SET settings = json_build_object('model', $2::text) WHERE id = $1"
     async with database.holding(change, UUID(chat.rpartition("/")[2]), model, commit=True):

@@ -1,4 +1,4 @@
-"""The cost of short requests: each has a bound on its content, on its references and on the work of the server."""
+"""The cost of short requests: their content, their references and the server's work for them have limits."""
 
 import json
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ CATS = {"kind": "cat"}
 
 @dataclass
 class Office:
-    """Tools with recorded effects."""
+    """Tools that record their effects."""
 
     sent: list[tuple[str, str]] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ async def until_asked(api: Client, turn: Said, cursor: str | None = None) -> Eve
 
 
 async def until_waiting(api: Client, turn: Said) -> Any:
-    """The turn once it has let go of its replica."""
+    """Returns the turn as soon as it waits and no replica runs it."""
     await until_asked(api, turn)
     while (found := await api.json("GET", turn.url))["status"] == "running":
         pass
@@ -410,7 +410,7 @@ CHAT = {"scope": "chat"}
 
 
 async def asked_in(desk: Server, clerk: Client, chat: str, *calls: tuple[str, dict[str, Any], str]) -> tuple[Said, Any]:
-    """A turn in this chat with asks for its calls, the second turn with these calls."""
+    """Returns a turn in this chat and its asks. The model calls the tools of `calls` in its first round."""
     turn = await clerk.say(chat, model=desk.scripts.model(calls_of(*calls), message_of(text("Done."))))
     return turn, (await until_asked(clerk, turn)).data["calls"]
 
@@ -443,7 +443,7 @@ async def test_an_approval_for_the_chat_runs_later_calls_of_the_tool_without_a_q
     assert await approval_notes(clerk, second) == [{"decision": "remembered", "grant": grant["id"]}]
     events = await clerk.events(second.stream_url)
     assert "action_required" not in [event.name for event in events]
-    # Another tool, and another chat, are asked about as before.
+    # For another tool, or in another chat, the person is asked as before.
     third, (pay,) = await asked_in(desk, clerk, chat, ("pay", {"euros": 1000}, "a"))
     await answer(clerk, third, decision("deny", pay))
     fourth, (mail,) = await asked_for(desk, clerk, MAIL)
@@ -699,7 +699,7 @@ async def test_an_answer_that_comes_too_late_is_refused(desk: Server, clerk: Cli
     turn, (wanted,) = await asked_for(desk, clerk, MAIL)
     await until_waiting(clerk, turn)
     connection = await asyncpg.connect(desk.database_url)
-    async with connection.transaction():  # nobody else sees yet that it has expired
+    async with connection.transaction():  # the transaction is open, so that no other session sees the expiry yet
         await connection.execute("UPDATE asks SET expires_at = now() - interval '1 minute'")
     await connection.close()
     response = await clerk.request("POST", f"{turn.url}/actions", json={"actions": [decision("approve", wanted)]})

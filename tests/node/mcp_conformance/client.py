@@ -1,5 +1,5 @@
-"""The client for MCP's conformance suite. The suite starts the client with the URL of a server. The client consists of
-turnstream, with turns that call the server's tools, and of a browser that signs in.
+"""The client that MCP's conformance suite tests. The suite starts it with the URL of a server. The client consists of
+turnstream, whose turns call the server's tools, and of a browser that signs in.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def main(url: str) -> None:
         client_secret=context.get("client_secret"),
     )
     async with McpServers([declared], McpTiming(connect_timeout=5)) as servers:
-        if signs_in:  # these servers list tools only with a user's token, which the operator does not have
+        if signs_in:  # these servers list tools only with a user's token, which an operator does not have
             (connection,) = servers._connections.values()
             listed = types.Tool(name="test-tool", input_schema={"type": "object"})
             tool = tool_of(declared, listed, connection.call, SchemaRoom(), connection.task)
@@ -81,7 +81,7 @@ async def call(site: Server, client: Client, base: str, name: str) -> None:
 
 
 async def next_action(client: Client, turn: Said) -> dict[str, Any] | None:
-    """Returns the next waiting call; None at the end of the turn."""
+    """Returns the next waiting call, or None at the end of the turn."""
     async with client.follow(turn.stream_url) as events:
         async for event in events:
             if event.name == "action_required":
@@ -98,7 +98,7 @@ async def sign_in(base: str, link: str) -> None:
 
 
 async def bounded(url: str) -> None:
-    """Runs `main` with a time limit, and prints the stacks of all tasks after it, for the suite's report."""
+    """Runs `main` with a time limit. If the limit expires, prints the stacks of all tasks for the suite's report."""
     try:
         async with asyncio.timeout(SECONDS):
             await main(url)

@@ -1,4 +1,4 @@
-"""The tools of a course assistant, and its courses. A server loads `toolset` by TURNSTREAM_TOOLSET."""
+"""The tools of a course assistant, and its courses. A server loads `toolset` with TURNSTREAM_TOOLSET."""
 
 import os
 from collections.abc import AsyncIterator
@@ -52,7 +52,9 @@ class Found:
 
 
 class CourseTools:
-    """A lesson is a document: `courses/NAME/4-the-rule-of-twelfths.md`, its title the first line."""
+    """The tools. A lesson is a document such as `courses/NAME/4-the-rule-of-twelfths.md`, whose first line is its
+    title.
+    """
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -91,7 +93,7 @@ async def toolset() -> AsyncIterator[list[Tool]]:
 
 
 def lessons() -> dict[str, str]:
-    """Every document with its path."""
+    """Returns every document with its path."""
     return {
         f"{FOLDER}{course}/{number}-{title.lower().replace(',', '').replace(' ', '-')}.md": f"# {title}\n\n{text}\n"
         for course, titles in COURSES.items()

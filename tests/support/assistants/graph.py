@@ -1,4 +1,4 @@
-"""The graph assistant: how its model thinks, and the browser that shows the graph and runs the tools."""
+"""The graph assistant: the script of its model, and the browser that shows the graph and runs the tools."""
 
 import re
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ def painter(conversation: Conversation) -> Iterable[Said]:
 
 @dataclass
 class Browser:
-    """`colors` are the visible colors of the graph."""
+    """The browser that shows the graph. `colors` has the visible colors of the graph."""
 
     kinds: dict[str, str] = field(default_factory=lambda: {"tom": "cat", "rex": "dog", "kitty": "cat"})
     colors: dict[str, str] = field(default_factory=dict)

@@ -28,14 +28,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Whole:
-    """A block of a tool that the provider runs, as it comes."""
+    """A complete block of a tool that the provider runs."""
 
     block: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Nothing more, on a connection that stays open."""
+    """The model sends nothing more, and keeps the connection open."""
 
 
 Said = str | Thought | Use | Whole | Silence
@@ -43,7 +43,7 @@ Said = str | Thought | Use | Whole | Silence
 
 @dataclass(frozen=True)
 class Answered:
-    """A call of the model, and its result."""
+    """A tool call of the model, and its result."""
 
     name: str
     input: Json
@@ -57,7 +57,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Conversation:
-    """The model's view of a request: the user's last words, the calls since, and the offered tools."""
+    """The model's view of a request: the user's last message, the calls after it, and the offered tools."""
 
     question: str
     answered: tuple[Answered, ...]
@@ -69,7 +69,7 @@ Mind = Callable[[Conversation], Iterable[Said]]
 
 @dataclass
 class Model:
-    """Refuses the same requests as the provider. `requests` has the received bodies."""
+    """The server of the model. It refuses the same requests as the provider. `requests` has the received bodies."""
 
     mind: Mind
     url: str = ""
@@ -82,7 +82,7 @@ class Model:
             return _refusal("; ".join(problems))
         try:
             said = list(self.mind(conversation_of(body)))
-        except (AssertionError, LookupError, ValueError) as error:  # a mistake of the test: it shall not be retried
+        except (AssertionError, LookupError, ValueError) as error:  # a mistake of the test, which must not be retried
             return _refusal(repr(error))
         serial = len(self.requests)
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": f"req_{serial}"})
@@ -115,10 +115,10 @@ async def model_api(mind: Mind) -> AsyncIterator[Model]:
 
 @asynccontextmanager
 async def serving(path: str, handler: Callable[[web.Request], Any]) -> AsyncIterator[str]:
-    """POSTs to `path` at the address that is given. Requests that hang are dropped at the end."""
+    """Serves POSTs to `path`, and yields the address. Requests that hang are dropped at the end."""
     app = web.Application()
     app.router.add_post(path, handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)  # 0 would stand for none
+    runner = web.AppRunner(app, shutdown_timeout=0.1)  # 0 would mean no limit
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -151,7 +151,7 @@ def _answered(call: Json, result: Json) -> Answered:
 
 
 def _flattened(body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Roles and blocks as they were written, without cache marks, which are no content."""
+    """Returns roles and blocks as they were written, without cache marks, which are not content."""
     return [
         (message["role"], json.dumps({name: value for name, value in block.items() if name != "cache_control"}))
         for message in body["messages"]

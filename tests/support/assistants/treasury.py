@@ -1,4 +1,4 @@
-"""Tools that move money, the bank that they move it at, and how the model of the treasurer thinks."""
+"""Tools that move money, the bank that they call, and the script of the treasurer's model."""
 
 import asyncio
 import os
@@ -44,7 +44,9 @@ def treasurer(conversation: Conversation) -> Iterable[Said]:
 
 @dataclass
 class Bank:
-    """`paid` is all that was ever paid to somebody. Who is in `slow` waits until it has `closed`."""
+    """The bank. `paid` has all amounts that were ever paid to each person. A payment to a person in `slow` waits until
+    `closed` is set.
+    """
 
     paid: dict[str, list[int]] = field(default_factory=dict)
     slow: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The model of the course assistant: its next call follows from the results of its tools."""
+"""The model of the course assistant, which chooses its next call by the results of its tools."""
 
 import difflib
 import re
@@ -39,7 +39,7 @@ def _same_topic(answered: tuple[Answered, ...], lesson: int, course: str) -> Ite
 
 
 def _meant(failed: Answered, course: str) -> Iterable[Said]:
-    """The model knows the existing courses only from the text of the error."""
+    """Suggests a similar course. The model knows the existing courses only from the text of the error."""
     names = failed.text.partition("The courses are: ")[2].rstrip(".").split(", ")
     close = difflib.get_close_matches(course, names, n=1)
     return (

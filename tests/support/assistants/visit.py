@@ -1,4 +1,4 @@
-"""Shared parts of the tests of assistants: a server with a model and tools, and views of a turn."""
+"""What the tests of assistants share: a server with a model and tools, and views of a turn."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def settings_for(model: Model, toolset: str | None = None) -> dict[str, str]:
-    """`toolset` is an attribute of a module of these tests."""
+    """Returns the settings of a server. `toolset` names an attribute of a module of these tests."""
     tools = {} if toolset is None else {"TURNSTREAM_TOOLSET": f"tests.support.assistants.{toolset}"}
     return {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-ant-0", "ANTHROPIC_BASE_URL": model.url, **tools}
 
 
 async def whole(api: Client, turn: Said) -> tuple[Json, list[Event]]:
-    """The turn once it is complete, and all of its events, which say the same."""
+    """Reads the turn to its end. Returns the complete turn and all its events, which must agree."""
     reader = Reader(api, turn.stream_url)
     await reader.follow()
     ended = await api.json("GET", turn.url)
@@ -30,7 +30,7 @@ async def whole(api: Client, turn: Said) -> tuple[Json, list[Event]]:
 
 
 async def until_waiting(api: Client, turn: Said, without: str | None = None) -> Json:
-    """The turn once it has let go of its replica; for a call other than `without`."""
+    """Returns the turn once it waits for a call other than `without`, and no replica runs it."""
     async with asyncio.timeout(60):
         while True:
             found: Json = await api.json("GET", turn.url)
@@ -40,12 +40,12 @@ async def until_waiting(api: Client, turn: Said, without: str | None = None) -> 
 
 
 def calls_of(turn: Json) -> list[tuple[int, str, Any]]:
-    """The round, the tool and the input of each call."""
+    """Returns the round, the tool and the input of each call."""
     return [(block["round"], block["name"], block["input"]) for block in turn["blocks"] if block["type"] == "tool_use"]
 
 
 def results_of(turn: Json) -> list[tuple[str, bool]]:
-    """The text of each result, and whether it is an error, in call order."""
+    """Returns the text of each result, and whether it is an error, in the order of the calls."""
     order = [(block["round"], block["id"]) for block in turn["blocks"] if block["type"] == "tool_use"]
     results = {(b["round"], b["tool_use_id"]): b for b in turn["blocks"] if b["type"] == "tool_result"}
     assert results.keys() == set(order)
@@ -53,7 +53,7 @@ def results_of(turn: Json) -> list[tuple[str, bool]]:
 
 
 def answered(events: Sequence[Event]) -> list[list[tuple[str, bool]]]:
-    """The answered calls of each round: tools, and whether each failed."""
+    """Returns the answered calls of each round: the tools, and whether each call failed."""
     starts = [event.data for event in events if event.name == "round_start"]
     return [[(each["name"], each["is_error"]) for each in start["answered"]] for start in starts]
 
@@ -64,7 +64,7 @@ def last_words(turn: Json) -> str:
 
 
 def told_of_results(model: Model) -> list[list[str]]:
-    """For each request after the first, the calls that its new messages answer."""
+    """Returns, for each request after the first, the calls that its new messages answer."""
     ids = []
     for before, after in pairwise(model.requests):
         new = [block for message in after["messages"][len(before["messages"]) :] for block in message["content"]]

@@ -1,7 +1,8 @@
-"""Checker of requests to the Anthropic API. It reads their JSON, independent of our code.
+"""Checks requests to the Anthropic API. The checker reads their JSON, and is independent of the tested code.
 
-The rules are those of the recorded refusals and of the documentation: one user message with all results right after its
-calls, nothing empty, thinking signed and never last, server tools in pairs, and no more than four cache marks.
+The rules come from recorded refusals and from the documentation. One user message has all results, directly after their
+calls; nothing is empty; thinking is signed and never last; server tools come in pairs; and there are at most four cache
+marks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +14,16 @@ Json = Mapping[str, Any]
 THOUGHTS = {"thinking", "redacted_thinking"}
 SERVER_CALLS = {"server_tool_use", "mcp_tool_use"}
 REFUSED_PARAMS = {"temperature", "top_p", "top_k"}
-# The families of models that refuse them.
+# The families of models that refuse sampling parameters.
 UNSAMPLED = tuple(
     f"claude-{name}" for name in ("fable", "haiku-5", "mythos", "opus-4-7", "opus-4-8", "opus-5", "sonnet-5")
 )
 
 
 def request_problems(body: Json, *, paused: bool = False) -> list[str]:
-    """Everything the provider would refuse; `paused`: the last round stopped with pause_turn or a server tool."""
+    """Returns everything that the provider would refuse. `paused` is true if the last round stopped with pause_turn or
+    in a server tool.
+    """
     problems = [*_outer_problems(body), *message_problems(body["messages"], paused=paused)]
     if _programs_at_work(body["messages"]) and "container" not in body:
         problems.append("calls of a program are pending, and no container is named")
@@ -163,7 +166,9 @@ def _caller(block: Json) -> str | None:
 
 
 def _may_wait(messages: Sequence[Json], id: str, number: int) -> bool:
-    """A server tool may still be at work if nothing follows but results of our tools, and answers with calls by it."""
+    """Returns whether a server tool may still be running. This requires that only results of client tools follow, and
+    answers whose calls the server tool makes.
+    """
     following = messages[number + 1 :]
     answers = [message for message in following if message["role"] == "assistant"]
     said = [block["type"] for message in following if message["role"] == "user" for block in message["content"]]
@@ -172,7 +177,7 @@ def _may_wait(messages: Sequence[Json], id: str, number: int) -> bool:
 
 
 def _programs_at_work(messages: Sequence[Json]) -> set[str]:
-    """The programs with pending calls, and thus without a result."""
+    """Returns the programs with pending calls, which therefore have no result."""
     blocks = [block for message in messages for block in message["content"]]
     answered = {block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")}
     return {caller for block in blocks if (caller := _caller(block)) and caller not in answered}

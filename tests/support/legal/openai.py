@@ -1,7 +1,8 @@
-"""Checker of requests to Chat Completions. It reads their JSON, independent of our code.
+"""Checks requests to Chat Completions. The checker reads their JSON, and is independent of the tested code.
 
-The rules are those of the reference and of the recorded refusals, where servers differ the strictest: results right
-after their calls and in no other place, nothing empty, no two messages of the user in a row, arguments that are JSON.
+The rules come from the reference and from recorded refusals. Where servers differ, the strictest rule applies. Results
+come directly after their calls and in no other place; nothing is empty; no two user messages are adjacent; and
+arguments are JSON.
 """
 
 import json
@@ -24,7 +25,9 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def request_problems(body: Json, *, ids: str = r".{1,40}", thoughts: bool = False) -> list[str]:
-    """Everything a server would refuse. `thoughts`: this one wants to see its own again."""
+    """Returns everything that a server would refuse. `thoughts` is true for a server that requires its own thoughts
+    back.
+    """
     messages = body["messages"]
     problems = [*_outer_problems(body), *_order_problems(messages)]
     for number, message in enumerate(messages):

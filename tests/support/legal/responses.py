@@ -1,7 +1,8 @@
-"""Checker of requests to the Responses API. It reads their JSON, independent of our code.
+"""Checks requests to the Responses API. The checker reads their JSON, and is independent of the tested code.
 
-The rules are those of the reference and of the recorded refusals: every call has one result behind it, no item of the
-provider's goes without what it belongs to, a thought has what it led to right behind it, nothing is empty.
+The rules come from the reference and from recorded refusals. Every call is followed by one result. No item of the
+provider is sent without the item that it belongs to. A thought is directly followed by the item that it led to. Nothing
+is empty.
 """
 
 import json
@@ -16,7 +17,7 @@ Json = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PARTS = {"input_text": "text", "input_image": "image_url", "input_file": None}
 RESULTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
-# Calls with results of the provider, or of a foreign client.
+# Types of calls whose results come from the provider, or from a foreign client.
 PAIRS = {
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",
@@ -27,7 +28,7 @@ PAIRS = {
 
 
 def request_problems(body: Json) -> list[str]:
-    """Everything the API would refuse."""
+    """Returns everything that the API would refuse."""
     items = body["input"]
     problems = [*_outer_problems(body), *_order_problems(items), *_call_problems(items), *_thought_problems(body)]
     for number, item in enumerate(items):
