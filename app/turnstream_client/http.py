@@ -143,8 +143,7 @@ class AsyncClient:
         return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
 
     async def upload(self, data: bytes) -> Json:
-        """Stores an image, a PDF or a text. Blocks refer to it by the returned `id`. Equal bytes are stored only once.
-        """
+        """Stores an image, a PDF or a text. Blocks refer to it by the returned `id`. Equal bytes are stored once."""
         return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:
