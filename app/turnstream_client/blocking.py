@@ -1,4 +1,4 @@
-"""Blocking calls for programs without an event loop, which do the same as the calls of `AsyncClient`."""
+"""A client for programs without an event loop: its calls block, and do the same as the calls of `AsyncClient`."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ class Client:
     """
 
     def __init__(self, server: str, token: str | None = None) -> None:
-        self._lock = threading.Lock()  # `close` cancels all work that was scheduled before it
+        self._lock = threading.Lock()  # held while work is scheduled: `close` cancels all earlier work
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)

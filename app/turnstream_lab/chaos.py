@@ -59,7 +59,7 @@ _EVENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """Decides which calls fail, and how. If the seed is the same, the n-th call has the same fault. `share`, from
+    """Decides which calls have which fault. With the same seed, the n-th call always has the same fault. `share`, from
     0 to 1, is the part of all calls that have a fault. A delay lasts up to `longest_wait` seconds, and `retry-after`
     names at most this time. A fault in a body occurs after `reach` bytes on average.
     """

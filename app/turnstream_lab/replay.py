@@ -16,8 +16,8 @@ _NO_MORE = msgspec.json.encode(
 
 class ReplayInterceptor:
     """Answers the n-th request with the n-th recording. `requests` are the bodies of the requests so far. `over` is set
-    when the last response has reached the point where its reader closed it, or when there are more requests than
-    recordings.
+    when the last response has reached the point where the original reader closed it, or when there are more requests
+    than recordings.
 
     With `speed` 1, waits are as long as recorded; with 0, there are no waits.
     """

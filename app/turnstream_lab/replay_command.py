@@ -111,7 +111,7 @@ async def _temporary_database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
-    """Describes each difference between the recorded turn and its rerun, in the order in which they occur."""
+    """Describes the differences between the recorded turn and its rerun, in the order in which they occur."""
     recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
     for round in original.rounds:
         if (round.number, round.attempt) not in recorded:

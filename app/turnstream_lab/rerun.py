@@ -33,7 +33,7 @@ from turnstream_lab.replay import ReplayInterceptor
 from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded
 
 _LOOK = 0.02  # seconds
-# The stall timeout of a rerun: a recorded silence ended in a stall timeout, which the rerun repeats but shortens.
+# The stall timeout of a rerun. It is short, because only a recorded silence takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
 OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
@@ -114,7 +114,7 @@ async def _worker(
 
 
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
-    """Returns the turn when it has ended, or when it waits for an answer that the original turn did not get, either."""
+    """Returns the turn when it has ended, or when it waits for an answer that the original turn did not get either."""
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)

@@ -130,7 +130,7 @@ def chat(
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns the question in the arguments and on standard input, or None if a prompt is wanted."""
+    """Returns the question in the arguments and on standard input, or None if the command opens a prompt."""
     if "-" in words or not (words or sys.stdin.isatty()):
         piped = sys.stdin.read()
         words = tuple(f"\n\n{piped}" if word == "-" else word for word in words) or (piped,)

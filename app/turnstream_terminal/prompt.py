@@ -104,7 +104,7 @@ class ChatPrompt:
             self._dim(f"Come back with: {self._program} {chat_id}")
 
     def open(self, chat: Json, through: str | None = None) -> None:
-        """Shows the chat, or its branch `through` a turn, and follows a running newest turn."""
+        """Shows the chat, or its branch through the turn `through`. If the newest turn is running, follows it."""
         page = self._run(self._client.path(chat["id"], _TURNS_SHOWN, through))
         self._session.chat = chat["id"]
         self._session.branch = page["turns"][-1]["id"] if through else None

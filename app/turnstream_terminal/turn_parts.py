@@ -218,7 +218,7 @@ class _SummaryLines:
         self._calls = {_call_key(block) for block in state.blocks if block["type"].endswith("tool_use")}
 
     def of(self, block: Json) -> SummaryLine | None:
-        """Returns the line of a block, or None for a result, because the line of its call describes the result."""
+        """Returns the line of a block. A result has no line of its own (None): the line of its call describes it."""
         kind: str = block["type"]
         if kind == "thinking" and block.get("open"):
             return SummaryLine("thinking", "thinking", last_words(one_line(block["text"][-LONGEST_LINE:])))
