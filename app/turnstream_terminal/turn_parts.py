@@ -163,7 +163,7 @@ def text_passages(blocks: Sequence[Json]) -> list[str]:
 
 
 def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
-    """Describes an unusual end of the turn, and what was degraded. With `seconds`, also duration and usage."""
+    """Describes an unusual end and the degradations of the turn. With `seconds`, describes duration and usage, too."""
     degraded = one_line(degraded_line(state.degraded))
     lines = [SummaryLine("other", degraded)] if degraded else []
     reason = state.stop_reason or ""
