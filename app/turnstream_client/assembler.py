@@ -1,4 +1,4 @@
-"""Assembly of a turn from the events of its stream, the same in every client. No I/O."""
+"""Assembles a turn from the events of its stream, by the same rules in every client. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,11 +10,11 @@ ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
 
 
 class Assembler:
-    """The state of one turn after the events so far.
+    """The state of one turn after all events that were applied so far.
 
     `blocks` are JSON objects as in `GET …/turns/{turn}`; an open block has `open` set. `rounds` maps the number of a
-    round to the members of its start and stop; a repeated round replaces the one before. `actions` are the calls that
-    wait for a person, `jobs` the background calls, according to the events.
+    round to the members of its `round_start` and `round_stop`; if a round is repeated, its new members replace the old
+    members. `actions` are the calls that wait for a person, and `jobs` are the background calls.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Assembler:
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> "Assembler":
-        """Starts from a turn as JSON. Apply the events after its `cursor`."""
+        """Starts from a turn in its JSON form. The caller then applies the events after the `cursor` of the turn."""
         state = cls()
         state.start = {"turn": turn["id"], "chat": turn["chat_id"], "model": turn["model"], "status": turn["status"]}
         state.blocks = [dict(block) for block in turn["blocks"]]
@@ -61,7 +61,9 @@ class Assembler:
         return open_calls <= {action["tool_use_id"] for action in self.actions}
 
     def apply(self, event: str, data: Mapping[str, Any]) -> None:
-        """Applies the next event. Notices (except of jobs) and unknown events have no effect. Raises StreamError."""
+        """Applies the next event. Unknown events and notices have no effect, except notices about jobs. Raises
+        StreamError.
+        """
         if self.end is not None:
             raise StreamError(f"{event} came after {self.end}")
         match event:

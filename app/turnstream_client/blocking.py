@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the same calls in a blocking form."""
+"""A client for programs without an event loop: its calls block, and do the same as the calls of `AsyncClient`."""
 
 import asyncio
 import threading
@@ -16,12 +16,12 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """An `AsyncClient` on its own event loop, in its own thread. Any thread may call it. After `close`, every call
-    raises ClientClosed.
+    """Runs an `AsyncClient` on an event loop in a thread of its own. Any thread may call the client. After `close`,
+    every call raises ClientClosed.
     """
 
     def __init__(self, server: str, token: str | None = None) -> None:
-        self._lock = threading.Lock()  # work that starts before the close ends with the rest
+        self._lock = threading.Lock()  # held while work is scheduled: `close` cancels all earlier work
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)
@@ -39,7 +39,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the streams that other threads read."""
+        """Closes the client, and stops the streams that other threads are reading."""
         with self._lock:
             if self._is_closed:
                 return
@@ -104,7 +104,7 @@ class Client:
         return self._events(self._client.feed(cursor))
 
     def _events(self, follower: StreamFollower) -> Iterator[ServerEvent]:
-        """Takes one event at a time from the loop: unrequested events stay in the connection."""
+        """Requests one event at a time from the loop; events that are not requested yet stay in the connection."""
         events = follower.events()
         try:
             with suppress(ClientClosed):
@@ -124,7 +124,7 @@ class Client:
             return future.result()
         except CancelledError:
             raise ClientClosed from None
-        except BaseException:  # also for a KeyboardInterrupt: nobody waits for the work any more
+        except BaseException:  # includes KeyboardInterrupt, after which nobody waits for the work
             future.cancel()
             raise
 

@@ -1,4 +1,4 @@
-"""Errors of the client, each a sentence.
+"""Errors of the client. The text of each error is a sentence.
 
 ClientError
 ├── ClientClosed         the client was closed, perhaps by another thread
@@ -25,8 +25,8 @@ class StreamError(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """`reason` is the cause. `retry_after` is the server's requested wait, in seconds. `key` is the idempotency key of
-    a call that may have arrived: a repetition with this key has no second effect.
+    """`reason` is the cause. `retry_after` is the wait that the server asked for, in seconds. `key` is the idempotency
+    key of a call that may have reached the server: a repetition with this key has no second effect.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
@@ -41,8 +41,8 @@ class ServerUnreachable(ConnectionLost):
 
 
 class RequestRejected(ClientError):
-    """`status` is the HTTP status, or 0 if no request was sent. `code` is the server's code of the problem, and
-    `request_id` its id of the request, if the answer is turnstream's.
+    """`status` is the HTTP status, or 0 if no request was sent. If turnstream itself answered,
+    `code` is its code for the problem, and `request_id` is its id for the request.
     """
 
     def __init__(self, status: int, message: str, code: str | None = None, request_id: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The events of streams as values. An unknown event is a `ServerEvent` with its name and data."""
+"""The events of streams as Python values. An event with an unknown name becomes a plain `ServerEvent`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 class ConnectionEvent(StrEnum):
-    """Names of the client's own events, besides the server's."""
+    """Names of the events that the client itself adds to the events of the server."""
 
     OPENED = "connected"
     LOST = "disconnected"  # data: `reason`, and `seconds` until the next try
@@ -17,7 +17,9 @@ class ConnectionEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """`data` has all members, including unknown ones. `cursor` is the position behind the event; a notice has none."""
+    """`data` has all members of the event, including unknown members. `cursor` is the position after the event; a
+    notice has no cursor.
+    """
 
     name: str
     data: Json
@@ -65,7 +67,7 @@ class RoundEnded(ServerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallsWaiting(ServerEvent):
-    """`calls` wait for a person, or for a result of the client."""
+    """`calls` wait for a person, or for a result that the client provides."""
 
     round: int
     calls: list[Json]
@@ -73,7 +75,7 @@ class CallsWaiting(ServerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksTakenBack(ServerEvent):
-    """The blocks from `index` on are void."""
+    """The block at `index` and all later blocks are void."""
 
     index: int
     attempt: int
@@ -81,7 +83,7 @@ class BlocksTakenBack(ServerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDone(ServerEvent):
-    """The last event of a turn. `error` is set for a failed turn."""
+    """The last event of a turn. `error` is set if the turn failed."""
 
     stop_reason: str | None
     usage: Json
@@ -109,7 +111,7 @@ _OWN: Final = {each.name for each in fields(ServerEvent)}
 
 
 def event_of(name: str, data: Json, cursor: str | None = None) -> ServerEvent:
-    # `reset` of an owner's feed has no members: it concerns the list of chats.
+    # A `reset` in an owner's feed has no members, because it concerns the list of chats, not the blocks of a turn.
     kind = BlocksTakenBack if name == "reset" and "index" in data else _TYPES.get(name, ServerEvent)
     members = {each.name: data.get(each.name) for each in fields(kind) if each.name not in _OWN}
     return kind(name, data, cursor, **members)

@@ -1,4 +1,4 @@
-"""HTTP client of a turnstream server: calls with retries, and the stream of a turn over many connections."""
+"""HTTP client for a turnstream server: makes calls, some with retries, and follows streams over many connections."""
 
 import asyncio
 import json
@@ -16,21 +16,23 @@ from turnstream_client.errors import ConnectionLost, NotTurnstream, RequestRejec
 from turnstream_client.events import ConnectionEvent, Json, ServerEvent, event_of
 from turnstream_client.sse import FrameParser, StreamFrame
 
-# All in seconds.
-_HEARTBEAT: Final = 15.0  # of a server without a heartbeat header
-_MISSED: Final = 3  # heartbeats without a byte before a stream counts as dead
+# Times are in seconds.
+_HEARTBEAT: Final = 15.0  # assumed if the server sends no heartbeat header
+_MISSED: Final = 3  # missed heartbeats after which a stream counts as dead
 _RESPONSE_TIMEOUT: Final = 20.0
 _CONNECT_TIMEOUT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
 _RETRY_FOR: Final = 30.0
-_RETRY_CANCEL_FOR: Final = 5.0  # a person waits after Ctrl-C
+_RETRY_CANCEL_FOR: Final = 5.0  # short, because a person waits after Ctrl-C
 _ID_LENGTH: Final = 36
-# The server restarts or is overloaded, or a proxy cannot reach it.
+# These statuses mean that the server is restarting or overloaded, or that a proxy cannot reach it.
 _TRANSIENT: Final = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class Backoff:
-    """Pauses between tries, in seconds: growing, and random, so that clients do not all return at once."""
+    """Computes the pauses between tries, in seconds. Pauses grow, and have a random part so that clients do not all
+    return at once.
+    """
 
     def __init__(self, first: float = 1.0) -> None:
         self.first = first
@@ -46,8 +48,8 @@ class Backoff:
 
 
 class AsyncClient:
-    """`server` is a URL. The parameters `chat` and `turn` of calls are ids. Every call raises ConnectionLost or
-    RequestRejected.
+    """`server` is a URL. The parameters `chat` and `turn` of all methods are ids. Every method may raise
+    ConnectionLost or RequestRejected.
     """
 
     def __init__(self, server: str, token: str | None = None) -> None:
@@ -74,7 +76,7 @@ class AsyncClient:
         await self._http.aclose()
 
     async def chats(self, limit: int) -> list[Json]:
-        """Returns the newest `limit` chats, last changed first."""
+        """Returns up to `limit` chats, the most recently changed chat first."""
         found: list[Json] = []
         async for page in self._pages("/api/chats", min(limit, 200)):
             found += page["chats"]
@@ -83,7 +85,7 @@ class AsyncClient:
         return found[:limit]
 
     async def find_chat(self, prefix: str) -> Json:
-        """Returns the only chat with an id that begins with `prefix`."""
+        """Returns the chat whose id begins with `prefix`. Raises RequestRejected if none or several match."""
         if len(prefix) == _ID_LENGTH:
             return await self._call("GET", f"/api/chats/{prefix}")
         found: list[Json] = []
@@ -96,7 +98,7 @@ class AsyncClient:
         raise RequestRejected(404, f"{matches} an id that begins with {prefix}; {remedy}")
 
     async def search(self, words: str, limit: int) -> list[Json]:
-        """Returns the first `limit` chats with the words, each with an `excerpt`."""
+        """Returns up to `limit` chats that contain the words, each with an `excerpt`."""
         found: list[Json] = (await self._call("GET", "/api/chats", params={"q": words, "limit": limit}))["chats"]
         return found
 
@@ -105,40 +107,43 @@ class AsyncClient:
         return found
 
     async def path(self, chat: str, limit: int, through: str | None = None) -> Json:
-        """Returns the newest `limit` turns of the path to the newest turn, or to the newest descendant of the turn
-        `through`, oldest first; `next` is set if there are older ones.
+        """Returns a page with the last `limit` turns of a path, oldest first; `next` is set if the path has older
+        turns. The path leads to the newest turn of the chat, or to the newest descendant of the turn `through`.
         """
         params = {"limit": limit, **({"through": through} if through else {})}
         return await self._call("GET", f"/api/chats/{chat}/turns", params=params)
 
     async def siblings(self, chat: str, turn: str) -> list[Json]:
-        """Returns all turns with the same parent, including this turn."""
+        """Returns all turns that have the same parent as `turn`, including `turn` itself."""
         found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/turns/{turn}/siblings"))["turns"]
         return found
 
     async def post_turn(
         self, chat: str | None, text: str, model: str | None = None, key: str | None = None, options: Json | None = None
     ) -> Json:
-        """Posts a message, to a new chat if `chat` is None, and returns both turns. `options` are further members of
-        the body, such as `parent_id`, `on_busy`, `blocks`. The idempotency `key`, or a new one, makes a retry safe.
+        """Posts a message, and returns the user turn and the assistant turn. If `chat` is None, the message begins a
+        new chat. `options` are other members of the body, such as `parent_id`, `on_busy` or `blocks`. `key` is the
+        idempotency key, by default a new key, which makes a retry safe.
         """
         body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
         body |= {"model": model} if model else {}
         return await self._post(f"/api/chats/{chat}/turns" if chat else "/api/turns", body, key)
 
     async def regenerate(self, chat: str, turn: str, options: Json | None = None, key: str | None = None) -> Json:
-        """Answers the same message again, and returns both turns. `options` are members of the body: `model`, …"""
+        """Starts another answer to the same message, and returns the user turn and the assistant turn. `options` are
+        members of the body, such as `model`.
+        """
         return await self._post(f"/api/chats/{chat}/turns/{turn}/regenerate", options or {}, key)
 
     async def fork(self, chat: str, key: str | None = None) -> Json:
-        """Copies the chat, up to its newest turn, into a new chat."""
+        """Copies the path to the newest turn of the chat into a new chat."""
         turns = (await self.path(chat, 1))["turns"]
         if not turns:
             raise RequestRejected(404, "this chat has no turn yet that could be copied")
         return await self._post(f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}, key)
 
     async def upload(self, data: bytes) -> Json:
-        """Stores an image, a PDF or a text, for blocks to refer to by its `id`. Stored bytes are not stored twice."""
+        """Stores an image, a PDF or a text. Blocks refer to it by the returned `id`. Equal bytes are stored once."""
         return await self._retry("POST", "/api/uploads", _RETRY_FOR, content=data)
 
     async def turn(self, chat: str, turn: str) -> Json:
@@ -162,31 +167,31 @@ class AsyncClient:
         return found
 
     async def change_queued(self, chat: str, entry: str, version: str, **changes: object) -> Json:
-        """Edits (`blocks`), moves (`after`) or converts (`kind`) a waiting message. Refused with 409 after its
-        delivery, or with another version.
+        """Edits (`blocks`), moves (`after`) or converts (`kind`) a waiting message. The server refuses with
+        409 if the message was delivered already, or if its version is no longer `version`.
         """
         return await self._call("PATCH", f"/api/chats/{chat}/queue/{entry}", json={"version": version, **changes})
 
     async def withdraw(self, chat: str, entry: str, version: str) -> Json:
-        """Removes a message from the queue for ever. Refused like `change_queued`."""
+        """Removes a message from the queue for ever. The server refuses in the same cases as for `change_queued`."""
         return await self._call("DELETE", f"/api/chats/{chat}/queue/{entry}?version={version}")
 
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 
     async def cancel_call(self, chat: str, turn: str, tool_use_id: str) -> Json:
-        """Stops a background call. The turn continues with its result."""
+        """Stops a background call. The turn continues with the result of the stopped call."""
         call = quote(tool_use_id, safe="")
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/calls/{call}/cancel", _RETRY_CANCEL_FOR)
 
     async def schedules(self) -> list[Json]:
-        """The schedules of the owner, followed by the triggers, which have a `path`."""
+        """Returns the owner's schedules, followed by the owner's triggers. Only triggers have a `path`."""
         schedules = (await self._call("GET", "/api/schedules"))["schedules"]
         return [*schedules, *(await self._call("GET", "/api/triggers"))["triggers"]]
 
     async def change_schedule(self, method: str, each: Json | None, body: Json | None = None, call: str = "") -> Json:
-        """Creates a schedule (POST, without `each`); replaces (PUT) or deletes (DELETE) a schedule or a trigger; posts
-        to its `call`.
+        """Creates a schedule (POST without `each`), or changes the schedule or trigger `each`: replaces it (PUT),
+        deletes it (DELETE), or posts to the path `call` below it (POST).
         """
         path = (
             "/api/schedules" if each is None else f"/api/{'triggers' if 'path' in each else 'schedules'}/{each['id']}"
@@ -194,19 +199,21 @@ class AsyncClient:
         return await self._call(method, path + call, json=body)
 
     def follow(self, chat: str, turn: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
-        """Yields the events of a turn after `cursor`, to the last one. With `caught_up` each connection has a notice of
-        this name behind the stored events.
+        """Follows the events of a turn after `cursor`, up to the last event. With `caught_up`, each connection sends a
+        notice of this name after the stored events.
         """
         path = f"/api/chats/{chat}/turns/{turn}/stream"
         return StreamFollower(self, path + "?caught_up=true" * caught_up, ENDS, cursor)
 
     def follow_chat(self, chat: str, cursor: str | None = None, *, caught_up: bool = False) -> "StreamFollower":
-        """Yields the events of a chat and its turns after `cursor`, until its deletion; `caught_up` as for a turn."""
+        """Follows the events of a chat and of its turns after `cursor`, until the chat is deleted. `caught_up` works as
+        in `follow`.
+        """
         path = f"/api/chats/{chat}/stream"
         return StreamFollower(self, path + "?caught_up=true" * caught_up, frozenset({"chat_deleted"}), cursor)
 
     def feed(self, cursor: str | None = None) -> "StreamFollower":
-        """Yields the changes in all chats of the owner after `cursor`, until the stream is closed."""
+        """Follows the changes in all chats of the owner after `cursor`, until the caller closes the stream."""
         return StreamFollower(self, "/api/stream", frozenset(), cursor)
 
     async def answer(self, chat: str, turn: str) -> Assembler:
@@ -221,14 +228,16 @@ class AsyncClient:
                     is_settled = state.waits or state.end is not None
                     if is_settled:
                         break
-        # If the stream has nothing to send, the rows have the end of the turn.
+        # If the stream had no event to send, the turn has ended, and its JSON has the end.
         return state if is_settled else Assembler.of(await self.turn(chat, turn))
 
     @asynccontextmanager
     async def stream(self, path: str, cursor: str | None) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
-        """Yields the events after `cursor` until the connection ends; None if there are no more."""
+        """Yields an iterator over the events after `cursor` on one connection, or None if the stream has no more
+        events.
+        """
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
-        # The heartbeat of a stream determines the longest silence.
+        # A stream has no read timeout here: `_frames` computes the longest silence from the heartbeat of the stream.
         timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)
         with self._errors_translated():
             async with asyncio.timeout(_RESPONSE_TIMEOUT):
@@ -264,7 +273,9 @@ class AsyncClient:
             raise
 
     async def _retry(self, method: str, path: str, seconds: float, **request: Any) -> Json:
-        """Retries for `seconds`, unless no server has ever answered: a wrong address must fail at once."""
+        """Makes a call, and repeats it for up to `seconds` if it fails. If no server listens and none has ever
+        answered, the first failure is raised, so that a wrong address fails at once.
+        """
         clock, backoff = asyncio.get_running_loop().time, Backoff(0.3)
         deadline = clock() + seconds
         while True:
@@ -309,7 +320,7 @@ class AsyncClient:
 
 
 async def _frames(response: httpx2.Response) -> AsyncIterator[StreamFrame]:
-    """Yields the events of a body. Raises TimeoutError after too long a silence."""
+    """Yields the events of a response body. Raises TimeoutError if no byte arrives for several heartbeats."""
     silence = _MISSED * float(response.headers.get("turnstream-heartbeat", _HEARTBEAT))
     chunks, parser = response.aiter_bytes(), FrameParser()
     while True:
@@ -344,8 +355,8 @@ def _raise_for_status(response: httpx2.Response) -> None:
 
 
 class StreamFollower:
-    """The events of one stream, over any number of connections. `cursor` is the id of the last yielded event: after a
-    stop, `events` can be called again and continues there.
+    """Reads the events of one stream over any number of connections. `cursor` is the id of the last event that was
+    yielded. A reader that has stopped may call `events` again, which continues after this event.
     """
 
     def __init__(self, client: AsyncClient, path: str, ends: Set[str], cursor: str | None) -> None:
@@ -358,7 +369,7 @@ class StreamFollower:
         return self.events()
 
     async def events(self) -> AsyncGenerator[ServerEvent, None]:
-        """Yields events to the last one. Reconnects for ever. Raises RequestRejected."""
+        """Yields events up to the last event of the stream. Reconnects for ever. Raises RequestRejected."""
         backoff = Backoff()
         while True:
             lost = ConnectionLost("the server closed the stream")

@@ -1,4 +1,4 @@
-"""Server-sent events from bytes. No I/O."""
+"""Parses server-sent events from bytes. No I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StreamFrame:
-    """The fields of a complete event; missing ones are empty. `retry` is in milliseconds."""
+    """The fields of a complete event; a missing field is empty. `retry` is in milliseconds."""
 
     id: str = ""
     event: str = ""

@@ -1,4 +1,4 @@
-"""The resumable profile of AG-UI (docs/ag-ui-profile.md), checked from outside, with any model."""
+"""Checks an agent against the resumable profile of AG-UI (docs/ag-ui-profile.md), from outside and with any model."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ import httpx2
 from turnstream_conformance.report import Check, Failed, Report, Skipped
 from turnstream_conformance.wire import Json, Parser
 
-_LATER = 8  # times the message, for a run whose readers come and go
+_LATER = 8  # repetitions of the message, for a run whose readers leave and return
 _MOST_BYTES = 16 * 1024 * 1024  # of one run
 _MOST_CUTS = 40
 _AWAY = 1.0  # seconds without a reader
 _ENDS = {"RUN_FINISHED", "RUN_ERROR"}
 _TEXT = {"TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"}
-# Each opening event, its closing event, and the member with their common id.
+# Maps each opening event to its closing event, and to the member that contains the id of both events.
 _PAIRS = {
     "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "messageId"),
     "TOOL_CALL_START": ("TOOL_CALL_END", "toolCallId"),
@@ -29,7 +29,9 @@ _CLOSES = {end: start for start, (end, _) in _PAIRS.items()}
 
 @dataclass(slots=True)
 class Thread:
-    """A client's state of a thread: the text of each message by its id, in order, and the events of its last run."""
+    """A client's state of a thread: the texts and roles of its messages by id, in order, and the events of its last
+    run.
+    """
 
     id: str
     question: Json
@@ -65,7 +67,7 @@ class Thread:
 
 @dataclass(slots=True)
 class AgUiChecks:
-    """An agent as one user sees it. A run may take `patience` seconds."""
+    """The checks of an agent, as one user sees the agent. A run may take `patience` seconds."""
 
     client: httpx2.AsyncClient
     url: str
@@ -77,13 +79,15 @@ class AgUiChecks:
         return Thread(str(uuid4()), {"id": str(uuid4()), "role": "user", "content": words})
 
     def copy(self, thread: Thread) -> Thread:
-        """The same thread at a client with only the user's message."""
+        """Returns the same thread for a client that has only the user's message."""
         return Thread(thread.id, thread.question)
 
     async def run(
         self, thread: Thread, path: str = "", most: int | None = None, *, knows: bool = True
     ) -> httpx2.Headers:
-        """Reads a run or a connection, to its end or until `most` pieces of text."""
+        """Starts a run, or a connection if `path` is `/connect`, and reads it to its end or until `most` pieces of text
+        have come. The user's message is sent only if `knows` is true.
+        """
         thread.events = []
         body: dict[str, Any] = {
             "threadId": thread.id,
@@ -116,7 +120,7 @@ class AgUiChecks:
         return response.headers
 
     async def connect(self, thread: Thread, most: int | None = None) -> None:
-        """Connects, and checks that one snapshot with all earlier content comes first."""
+        """Connects, and checks that a snapshot comes before all text."""
         await self.run(thread, "/connect", most)
         types = thread.types
         first = next((place for place, type in enumerate(types) if type == "MESSAGES_SNAPSHOT"), None)
@@ -124,7 +128,9 @@ class AgUiChecks:
             raise Failed(f"A connection began with {', '.join(types[:4])}; a MESSAGES_SNAPSHOT comes before all text.")
 
     async def stored(self, thread: Thread) -> Thread:
-        """The thread after its run, for a client without any content."""
+        """Returns the thread as a client without any content receives it after the run. Raises Failed for an incomplete
+        answer.
+        """
         found = self.copy(thread)
         await self.connect(found)
         if found.types[-1] != "RUN_FINISHED":
@@ -135,7 +141,7 @@ class AgUiChecks:
         return found
 
     async def begun(self, times: int = _LATER) -> Thread:
-        """A thread whose reader left in the middle of the answer."""
+        """Returns a thread whose reader left in the middle of the answer."""
         thread = self.thread(times)
         await self.run(thread, most=2)
         if thread.types[-1] in _ENDS:

@@ -1,4 +1,4 @@
-"""A scripted server that runs a client through the scenarios, and checks its requests and its assembled turns."""
+"""A scripted server that runs a client through the scenarios, and checks the client's requests and assembled turns."""
 
 import asyncio
 import json
@@ -26,16 +26,16 @@ from turnstream_conformance.scenarios import (
 from turnstream_conformance.wire import ENDS, Event, Json, assemble, difference
 
 _BEATS = 8
-_SLACK = 0.05  # seconds by which two clocks, or a timer, may differ
-_GROWTH = 1.5  # the last of four pauses exceeds the shortest by at least this factor, with any jitter
-_ALIKE = 0.05  # as a share of a pause, or seconds: a smaller difference between pauses is no random part
-_SIDE_BY_SIDE = 12  # scenarios
+_SLACK = 0.05  # seconds by which a timer may fire early, or two clocks may differ
+_GROWTH = 1.5  # the last of four pauses exceeds the shortest by at least this factor, whatever the jitter
+_ALIKE = 0.05  # seconds, or share of a long pause: pauses that differ by less have no random part
+_SIDE_BY_SIDE = 12  # scenarios that run at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of the client and its result: the id of the last completely sent event, and the time of the end.
-    `is_sure` unless sent bytes may have been lost.
+    """A request from the client, and its answer. `last_id` is the id of the last event that was sent completely, and
+    `ended` is the time when the answer ended. `is_sure` is false if bytes may have been lost after they were sent.
     """
 
     request: Request
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Session:
-    """A client's run through one scenario. `reported` is set with its assembled turn."""
+    """A client's run through one scenario. `reported` receives the turn that the client assembled."""
 
     scenario: Scenario
     chat: UUID
@@ -65,11 +65,11 @@ class Session:
 
     @property
     def events_in_json(self) -> Sequence[Event]:
-        """The scenarios for `GET …/turns/{turn}`."""
+        """The events that the JSON of `GET …/turns/{turn}` contains."""
         return self.events[: self.scenario.in_json]
 
     def as_json(self) -> Json:
-        """The turn in the form of `GET …/turns/{turn}`."""
+        """Returns the turn as `GET …/turns/{turn}` returns it."""
         blocks, status = assemble(self.events_in_json)
         last = self.events_in_json[-1]
         turn = {"id": str(self.turn), "chat_id": str(self.chat), "role": "assistant", "status": status}
@@ -80,7 +80,7 @@ class Session:
         }  # fmt: skip
 
     def as_exchange(self) -> Json:
-        """The response to a POST: the turn has not started."""
+        """Returns the response to a POST of a message, before the assistant turn has started."""
         begun: Json = {"status": "queued", "blocks": [], "cursor": None, "stop_reason": None, "usage": {}}
         user = {"id": str(self.turn), "chat_id": str(self.chat), "role": "user", "status": "complete", "blocks": []}
         return {"user_turn": user, "assistant_turn": self.as_json() | begun, "stream_url": f"{self.address}/stream"}
@@ -91,7 +91,7 @@ Customer = Callable[[str, Session], Awaitable[None]]
 
 
 class ScriptedServer:
-    """`patience` is the longest time in seconds for any step of the client."""
+    """Serves the scenarios to a client. `patience` is the longest time in seconds that a scenario may take."""
 
     def __init__(self, patience: float) -> None:
         self.sessions = {scenario.promise: _session(scenario, patience) for scenario in SCENARIOS}
@@ -150,7 +150,9 @@ def _problem(status: int) -> Json:
 async def _answer(
     session: Session, answers: Sequence[Answer], asked: list[Asked], request: Request, response: Response
 ) -> None:
-    """Answers the n-th request with the n-th answer, and records both; 204 after the scenario's last answer."""
+    """Answers the n-th request with the n-th answer, and records both. After the last answer of the scenario, every
+    request is answered with 204.
+    """
     answer = answers[len(asked)] if len(asked) < len(answers) else PlainAnswer(204)
     place = len(asked)
     asked.append(Asked(request, answer, None, time.monotonic()))
@@ -175,7 +177,9 @@ async def _answer(
 
 
 async def _send(session: Session, answer: Stream, request: Request, response: Response) -> str | None:
-    """Sends the events after the cursor according to `answer`. Returns the id of the last completely sent event."""
+    """Sends the events after the cursor according to `answer`. Returns the id of the last event that was sent
+    completely.
+    """
     ids = [event.id for event in session.events]
     if request.cursor is not None and request.cursor not in ids:
         await response.json(400, _problem(400))
@@ -206,8 +210,8 @@ async def _send(session: Session, answer: Stream, request: Request, response: Re
 
 
 class StreamBody:
-    """The bytes of events for `answer`: the part that is `sent`, and the part `held_back` after the cut. `last_id` is
-    the id of the last completely sent event.
+    """Encodes events as `answer` demands. `sent` are the bytes before the cut, and `held_back` are the bytes after it.
+    `last_id` is the id of the last event that is sent completely.
     """
 
     def __init__(self, events: Sequence[Event], answer: Stream, retry: int) -> None:
@@ -283,7 +287,7 @@ def _check_cursor(session: Session, asked: Asked, again: Asked) -> None:
 
 
 def _check_pauses(session: Session) -> str:
-    """Returns the pauses that the scenario checks."""
+    """Checks the pauses between requests by the rule of the scenario, and returns their description."""
     scenario, asked = session.scenario, session.posts if session.scenario.posts else session.streams
     gaps = _gaps(asked)
     pauses = _seconds(gap for _, gap in gaps)
@@ -292,7 +296,7 @@ def _check_pauses(session: Session) -> str:
             silent = [each for each in asked if isinstance(each.answer, Stream) and each.answer.then == "silence"]
             return f"given up after {silent[0].ended - silent[0].request.at:.1f} s" if silent else ""
         case "growing":
-            # The shortest, not the first: a busy machine makes any of them longer.
+            # The last pause is compared with the shortest, not with the first: a busy machine may lengthen any pause.
             shortest = min(gap for _, gap in gaps)
             if shortest < 0.1 or gaps[-1][1] < _GROWTH * shortest:
                 raise Failed(f"The pauses were {pauses} s; each is to be longer than the one before, and none short.")
@@ -307,7 +311,7 @@ def _check_pauses(session: Session) -> str:
 
 
 def _gaps(asked: Sequence[Asked]) -> list[tuple[Asked, float]]:
-    """Each request with the seconds from its end to the next one."""
+    """Returns each request with the seconds from its end to the next request."""
     return [(first, after.request.at - first.ended) for first, after in pairwise(asked)]
 
 
@@ -316,8 +320,8 @@ def _seconds(pauses: Iterable[float]) -> str:
 
 
 async def examine_jitter(sessions: Sequence[Session]) -> str:
-    """Compares the pauses with the same number in scenarios with the same failures: without a random part they are
-    equal.
+    """Compares the n-th pauses of several scenarios with similar failures: if pauses had no random part, the n-th
+    pauses would be equal.
     """
     runs = [_gaps(session.streams) for session in sessions if len(session.streams) == len(session.scenario.answers)]
     if len(runs) < 2:
@@ -345,8 +349,8 @@ def _check_report(session: Session) -> None:
 
 
 def command(follow: str, post: str | None) -> Customer:
-    """A client as a command, started for each scenario. `{url}`, `{chat}` and `{turn}` in the command are replaced. The
-    command prints the assembled turn as JSON. `post` is the command that sends a message first.
+    """Returns a client that starts a command for each scenario: `post` if the scenario begins with a POST, else
+    `follow`. `{url}`, `{chat}` and `{turn}` in the command are replaced. The command prints the assembled turn as JSON.
     """
 
     async def run(url: str, session: Session) -> None:
@@ -371,7 +375,7 @@ def command(follow: str, post: str | None) -> Customer:
 
 
 async def visitor(url: str, session: Session) -> None:  # noqa: ARG001, of a customer
-    """A client that reads `/scenarios` and posts its reports on its own."""
+    """Waits for a client that reads `/scenarios` and posts its reports by itself."""
     await session.reported
     if session.reported.result().get("skipped"):
         raise Skipped(str(session.reported.result()["skipped"]))
@@ -385,7 +389,7 @@ async def scripted_server(port: int, patience: float) -> AsyncIterator[tuple[str
 
 
 async def examine(url: str, server: ScriptedServer, customer: Customer, subject: str) -> Report:
-    """Runs the client through all scenarios, several at once."""
+    """Runs the client through all scenarios, several of them at the same time."""
     gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def run(session: Session) -> PromiseResult:

@@ -1,4 +1,4 @@
-"""An HTTP server with full control over every byte: the ends of chunks, and the time and type of each cut."""
+"""An HTTP server that controls every byte: where a chunk ends, and when and how a connection is cut."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-# So that the tested client may be a page of another origin.
+# These headers allow the tested client to be a page of another origin.
 _CROSS_ORIGIN = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
@@ -27,7 +27,7 @@ STREAM = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`headers` have names in lower case. `at` is the time of arrival, by the monotonic clock."""
+    """The names of `headers` are in lower case. `at` is the time of arrival, by the monotonic clock."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ class Request:
 
 
 class Response:
-    """The response to one request. If its handler returns without an end, the response is cut."""
+    """The response to one request. If the handler returns before the response is complete, the connection closes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -53,7 +53,7 @@ class Response:
         await self._head(status, {**headers, "Transfer-Encoding": "chunked"})
 
     async def send(self, chunk: bytes) -> None:
-        """Sends one chunk. Raises OSError if the other end is gone."""
+        """Sends one chunk. Raises OSError if the client has disconnected."""
         self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         await self._writer.drain()
 
@@ -72,13 +72,13 @@ class Response:
         await self.whole(status, {"Content-Type": kind, **(headers or {})}, json.dumps(value).encode())
 
     async def gone(self) -> None:
-        """Returns when the other end has closed the connection."""
+        """Returns when the client has closed the connection."""
         with suppress(OSError):
             while await self._reader.read(4096):
                 pass
 
     def reset(self) -> None:
-        """Ends the connection with a TCP reset: data that the other end has not read is lost."""
+        """Closes the connection with a TCP reset: data that the client has not read is lost."""
         sock: socket.socket = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -95,7 +95,7 @@ Handler = Callable[[Request, Response], Awaitable[None]]
 
 @asynccontextmanager
 async def origin(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serves, and yields its URL. Raises OSError if the address is in use."""
+    """Runs a server, and yields its URL. Raises OSError if the address is in use."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -106,7 +106,7 @@ async def origin(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> As
             else:
                 await handler(request, response)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the other end is gone
+            pass  # the client has disconnected
         finally:
             writer.close()
             with suppress(OSError):

@@ -1,5 +1,5 @@
-"""Probes of a proxy between a server and its clients. One process is client and origin, so that one clock measures both
-ends.
+"""Probes a proxy between a server and its clients. One process acts as the client and as the origin, so that one clock
+measures both.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ _PATH = "/api/conformance/"
 _DELTAS = 20
 _PAUSE = 0.1  # seconds between two deltas
 _LATE = 0.5  # seconds after which a delta counts as delayed
-_PATIENCE = 20.0  # seconds for an answer, if its time is not checked
-_SIDE_BY_SIDE = 12  # streams; browsers open six per server, and people have several windows
+_PATIENCE = 20.0  # most seconds for an answer whose time is not checked
+_SIDE_BY_SIDE = 12  # streams; a browser opens six per server, and a person may have several windows
 _LONG_CURSOR = 6_000  # characters of the cursor of a chat with a hundred open turns
 _LARGE_BODY = 4_000_000  # bytes; the server accepts slightly more
 _HEADERS = {
@@ -35,7 +35,9 @@ _ENCODINGS = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 
 @dataclass(slots=True)
 class Origin:
-    """The server behind the proxy: for each probe its requests, the time of each delta, and the clients that left."""
+    """The server behind the proxy. For each probe it records the requests, the time of each delta, and clients that
+    left.
+    """
 
     idle: float
     duration: float
@@ -45,7 +47,7 @@ class Origin:
     gone: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def handle(self, request: Request, response: Response) -> None:
-        if not request.path.startswith(_PATH):  # the health check of the proxy
+        if not request.path.startswith(_PATH):  # a health check by the proxy
             await response.json(200, {})
             return
         probe = request.path.removeprefix(_PATH).partition("/")[0]
@@ -83,7 +85,7 @@ class Origin:
                     await asyncio.sleep(min(self.heartbeat, left))
                     await response.send(b": ping\n\n")
                 await response.end()
-            case _:  # until its client leaves
+            case _:  # the stream stays open until its client leaves
                 await self._until_gone(probe, response, _PATIENCE)
 
     async def _until_gone(self, probe: str, response: Response, seconds: float) -> None:
@@ -163,7 +165,7 @@ class Probes:
             headers = response.headers
         wrong = [f"{name}: {headers[name]}" for name in ("content-encoding", "content-length") if name in headers]
         for name, value in {**STREAM, "Turnstream-Heartbeat": f"{self.origin.heartbeat:g}"}.items():
-            # nginx interprets this header itself.
+            # nginx interprets this header itself, and does not pass it on.
             if name != "X-Accel-Buffering" and headers.get(name) != value:
                 wrong.append(f"{name}: {headers.get(name)} in place of {value}")
         if wrong:
@@ -259,7 +261,7 @@ class Probes:
 
 
 def _delays(delays: list[float]) -> str:
-    """Raises Failed if deltas were delayed."""
+    """Describes the longest delay of a delta. Raises Failed if a delta came late."""
     worst = max(delays)
     if worst > _LATE:
         late = sum(delay > _LATE for delay in delays)
@@ -276,7 +278,7 @@ async def _to(url: str, token: str | None = None) -> AsyncIterator[httpx2.AsyncC
 
 
 async def _ready(client: httpx2.AsyncClient) -> None:
-    """Waits until the proxy forwards a request, for a limited time. The proxy may check its origin first."""
+    """Waits for a limited time until the proxy forwards a request. A proxy may check its origin before it forwards."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         with suppress(httpx2.TransportError):

@@ -1,4 +1,4 @@
-"""The report about promises: as text, as JSON, and as JUnit XML."""
+"""The report about the checked promises, as text, as JSON or as JUnit XML."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Failed(Exception):
-    """A promise was broken. The text has the observed and the correct behaviour."""
+    """A promise was broken. The text describes the observed and the correct behaviour."""
 
 
 class Skipped(Exception):
@@ -29,8 +29,8 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PromiseResult:
-    """`rule` is the number of the promise in docs/protocol.md; `text` the measured or observed value; `seconds` the
-    duration.
+    """`rule` is the number of the promise in docs/protocol.md; `text` is the measured value or the observation;
+    `seconds` is the duration of the check.
     """
 
     promise: str
@@ -42,7 +42,9 @@ class PromiseResult:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A promise, and the function that checks it: it returns a measurement, or raises Failed or Skipped."""
+    """A promise, and the function `examine` that checks it. `examine` returns a measurement, or raises Failed or
+    Skipped.
+    """
 
     promise: str
     rule: str
@@ -70,7 +72,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`subject` is the checked object: `client`, `server` or `proxy`, and its name or address."""
+    """`subject` names the object that was checked: `client`, `server`, `proxy` or `agent`, and its name or address."""
 
     subject: str
     results: Sequence[PromiseResult]

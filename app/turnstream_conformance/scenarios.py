@@ -1,4 +1,4 @@
-"""The scenarios for clients: for each the turn, and the answers to the client's requests."""
+"""The scenarios for clients. Each scenario has a turn, and the answers to the client's requests."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Texts = Sequence[str]
 
 
 def numbered(steps: Sequence[Step]) -> list[Event]:
-    """The events of a turn with the ids of a server. Steps that are not events of the protocol have no id."""
+    """Returns the steps of a turn as events with ids like those of a server. Notices and unknown events have no id."""
     events: list[Event] = []
     attempt, place, offset = 1, 0, 0
     for name, data in steps:
@@ -86,7 +86,9 @@ def _texts(*texts: str) -> Sequence[Step]:
 
 
 def _reported() -> Sequence[Step]:
-    """A turn that starts with the report of an earlier turn's call, and gets another report behind its round."""
+    """Returns a turn that starts with a report on a call of an earlier turn, and gets another report after its first
+    round.
+    """
     call: Json = {"job": "0198c0de-0000-7000-8000-000000000001", "tool_use_id": "toolu_1", "name": "dredge"}
     first, second = (
         _block(index, round, "report", text, data={"type": "report", **call, "is_error": False})
@@ -98,7 +100,7 @@ def _reported() -> Sequence[Step]:
 
 
 def _taken_back() -> Sequence[Step]:
-    """A round that failed after a complete block and within another one, and was written again."""
+    """Returns a turn whose round failed inside its second block, and was written again from there."""
     begun = (*_block(0, 1, "thinking", "Hm."), *_block(1, 1, "text", "High ", "tid"))[:-1]
     reset: Step = ("reset", {"attempt": 2, "index": 1})
     again = (*_block(1, 1, "text", "Low ", "tide."), _sealed(1, "end_turn"), _END)
@@ -106,12 +108,12 @@ def _taken_back() -> Sequence[Step]:
 
 
 def _of_a_later_version() -> Sequence[Step]:
-    """A turn with unknown events, members, notices and types of blocks."""
+    """Returns a turn with notices, and with unknown events, members and types of blocks."""
     unknown: Sequence[Step] = (("x_aurora", {"index": 0, "text": "no"}), ("x_zenith", {"blocks": [1]}))
     notices: Sequence[Step] = (("status", {"stage": "streaming"}), ("tool_progress", {"name": "x", "message": "…"}))
     steps: list[Step] = [*unknown]
     for number, (name, data) in enumerate((*TURN[:-1], *_block(5, 2, "x_hologram", "seen", x_depth=3), _END)):
-        # In varying orders, so that no order is right by chance.
+        # The order of the events varies, so that a client cannot pass by chance.
         around = (unknown, notices, unknown[::-1], notices[::-1])[number % 4]
         steps += [*around, (name, {**data, "x_member": {"index": 99}})]
     return steps
@@ -122,7 +124,7 @@ def _of_a_later_version() -> Sequence[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The first position in the bytes of a stream with `before` on one side and `behind` on the other."""
+    """The first position in the bytes of a stream between the bytes `before` and the bytes `behind`."""
 
     before: bytes
     behind: bytes
@@ -130,9 +132,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events after the client's cursor, up to `cut`. Then the connection ends regularly (`end`), without the end of
-    the body (`cut`), with a TCP reset, or not at all (`silence`); or comments are sent for a while before the rest
-    (`beat`). Without `cut` all events are sent. `bytewise` sends each byte in a separate chunk.
+    """Sends the events after the client's cursor: up to `cut`, or all events if `cut` is None. `then` decides what
+    follows these events. The body ends (`end`), or the connection closes without the end of the body (`cut`) or with a
+    TCP reset (`reset`), or the connection stays open without another byte (`silence`). With `beat`, comments are sent
+    for a while, and then the rest. `bytewise` sends each byte in a separate chunk.
     """
 
     cut: Cut | None = None
@@ -144,7 +147,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """A response without a stream, with `retry_after` in seconds: a problem document, or the HTML page of a proxy."""
+    """A response that is no stream: a problem document, or the HTML page of a proxy. `retry_after` is in seconds."""
 
     status: int
     retry_after: int | None = None
@@ -163,9 +166,9 @@ WHOLE = Stream()
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`rule` is the number of the promise in docs/protocol.md. `answers` are the answers to the client's requests for
-    the stream, in order; `posts` those to its POSTs, if the client sends the message itself; after the last one, 201
-    follows. A client that `stops` does not reach the end of the turn. `pauses` are checked for answers without events.
-    The turn as JSON has the first `in_json` of its events, or all.
+    the stream, in order. If the client sends the message itself, `posts` are the answers to its first POSTs; each later
+    POST is answered with 201. `stops` means that the client must give up before the end of the turn. `pauses` is the
+    rule for the pauses between requests. The turn as JSON has the first `in_json` events, or all if `in_json` is None.
     """
 
     promise: str

@@ -1,4 +1,4 @@
-"""The promises of a server that can be checked from outside, with any model."""
+"""Checks the promises of a server from outside, with any model."""
 
 import asyncio
 import json
@@ -15,17 +15,18 @@ import httpx2
 from turnstream_conformance.report import Check, Failed, Report, Skipped
 from turnstream_conformance.wire import ENDS, Disorder, Event, Json, Parser, assemble, difference
 
-# Short, and with characters that languages count differently. The demo obeys the command, a model understands it.
+# The message is short, and has characters that programming languages count differently. The demo model executes the
+# command `/say`, and a real model understands it.
 MESSAGE = "/say The tide 🌊 comes in 🌊, and the tide goes out. É voilà. 🌊"
-_CURSORS = 25  # of one turn; the rest is read from each of them
+_CURSORS = 25  # cursors of one turn from which the rest of the turn is read
 _LONGEST_DELTA = 131_072
 _SOON = 2.0  # seconds
 _AT_ONCE = 0.25  # seconds: a faster answer may arrive in one piece
-_LATER = 4  # times the message, for an answer whose readers come and go
-_LONG = 40  # times the message, for an answer to stop
-_ANSWERS = 3  # the limit of a check, in multiples of the patience
+_LATER = 4  # repetitions of the message, for an answer whose readers leave and return
+_LONG = 40  # repetitions of the message, for an answer that a check stops
+_ANSWERS = 3  # time limit for a check, in multiples of the patience
 _CUTS = 3  # connections cut during a background call
-_FRUITLESS = 3  # consecutive connections without an event after which a reader gives up
+_FRUITLESS = 3  # connections in a row without a new event, after which a reader gives up
 _MOST_BYTES = 16 * 1024 * 1024  # of one body
 _REPLY = {"text", "thinking", "tool_use"}  # types of blocks that a model writes
 _T = TypeVar("_T")
@@ -47,7 +48,9 @@ class Exchanged:
 
 @dataclass(slots=True)
 class ServerChecks:
-    """A server as one owner sees it. An answer may take `patience` seconds. `chats` are deleted at the end."""
+    """The checks of a server, as one owner sees the server. An answer may take `patience` seconds. `chats` are deleted
+    after the checks.
+    """
 
     client: httpx2.AsyncClient
     message: str
@@ -60,8 +63,8 @@ class ServerChecks:
 
     @asynccontextmanager
     async def _answer(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx2.Response]:
-        """Returns the response. A busy server gets the request again after the requested seconds, as C7 demands. Each
-        POST has a key, so that a repetition has no second effect.
+        """Yields the response. If the server is busy, sends the request again after the time in `Retry-After`, as C7
+        demands. Each POST has an idempotency key, so that a repetition has no second effect.
         """
         if method == "POST":
             request["headers"] = {"Idempotency-Key": str(uuid4()), **request.get("headers", {})}
@@ -75,7 +78,9 @@ class ServerChecks:
             await asyncio.sleep(int(wait))
 
     async def json(self, method: str, path: str, *expect: int, **request: Any) -> Json:
-        """Returns the JSON of a response with one of these statuses. If the response is a stream, it is not read."""
+        """Returns the JSON of a response whose status is in `expect`. Raises Failed for any other status, without
+        reading the body.
+        """
         async with asyncio.timeout(self.patience), self._answer(method, path, **request) as response:
             if response.status_code not in expect:
                 wanted = " or ".join(map(str, expect))
@@ -104,7 +109,7 @@ class ServerChecks:
     async def open(
         self, path: str, cursor: str | None = None, *, posted: Json | None = None, key: str | None = None
     ) -> AsyncIterator[tuple[httpx2.Response, Parser, AsyncGenerator[Event, None]]]:
-        """A stream: of a GET, or of the POST of the message `posted` with the idempotency `key`."""
+        """Opens a stream by a GET or, if `posted` is given, by a POST of this message with the idempotency `key`."""
         method = "GET" if posted is None else "POST"
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "gzip"}
         headers |= {"Last-Event-ID": cursor} if cursor else {}
@@ -120,7 +125,7 @@ class ServerChecks:
                 yield response, parser, events
 
     async def read(self, path: str, cursor: str | None = None, most: int | None = None) -> list[Event]:
-        """Reads the events after the cursor, to the end, or up to `most` with an id."""
+        """Reads the events after `cursor`, to the end of the stream or until `most` events with an id have come."""
         found: list[Event] = []
         async with self.open(path, cursor) as (_, _, events):
             async for event in events:
@@ -132,7 +137,9 @@ class ServerChecks:
     async def read_on(
         self, path: str, portion: int, last_portion: bool = False, cursor: str | None = None
     ) -> list[list[Event]]:
-        """Yields the events of each connection of a reader that is cut after every `portion`, or only the first."""
+        """Reads a turn to its end, and returns the events of each connection. Every connection is cut after `portion`
+        events, or only the first connection with `last_portion`.
+        """
         found: list[list[Event]] = []
         seen: set[str] = set()
         fruitless = 0
@@ -149,7 +156,7 @@ class ServerChecks:
         return found
 
     async def whole(self, url: str) -> Json:
-        """Returns the turn as JSON after its end. Raises Failed unless it is complete."""
+        """Returns the turn as JSON after its end. Raises Failed unless the turn is complete."""
         end = time.monotonic() + self.patience
         while (turn := await self.json("GET", url, 200))["status"] not in ENDS.values():
             if time.monotonic() > end:
@@ -160,7 +167,9 @@ class ServerChecks:
         return turn
 
     async def ended(self, times: int = 1) -> tuple[Exchanged, list[Event], Json]:
-        """Returns an ended turn: its events from the live stream, and its JSON."""
+        """Posts a message, and returns its turn after the end: the addresses, the events of the live stream, and the
+        JSON.
+        """
         new = await self.post(times)
         events = await self.read(new.stream)
         return new, events, await self.json("GET", new.url, 200)
@@ -176,7 +185,7 @@ class ServerChecks:
         return f"{sum(event.id is not None for event in events)} events over {len(connections)} connections"
 
     async def side_by_side(self) -> str:
-        """Compares concurrent answers with the expected ones, which only the demo allows."""
+        """Compares concurrent answers with the expected answers, which are known only for the demo model."""
         news = await _all(*(self.post(more=f" {number}") for number in range(4)))
         read = await _all(*(self.read(new.stream) for new in news))
         turns = await _all(*(self.json("GET", new.url, 200) for new in news))
@@ -190,7 +199,7 @@ class ServerChecks:
         return f"{len(turns)} answers"
 
     async def readers_at_once(self) -> str:
-        """Some readers start at the beginning, some join later, some return with a cursor."""
+        """Compares readers that start at the beginning, readers that join later, and readers that return."""
         new = await self.post(_LATER)
 
         async def joining(after: int) -> list[Event]:
@@ -310,8 +319,8 @@ class ServerChecks:
         return ""
 
     async def without_readers(self) -> str:
-        """One reader leaves a stream, another one the response to its POST. Their turns are compared with turns whose
-        readers stay, unless the model varies its answers.
+        """One reader leaves a stream, and another reader leaves the response to its POST. The turns of both readers are
+        compared with turns whose readers stay, unless the model varies its answers.
         """
         left, chat = await self.post(_LATER), await self.chat()
         await self.read(left.stream, most=1)
@@ -414,8 +423,8 @@ class ServerChecks:
     # --- calls in the background -------------------------------------------------------------------------------------
 
     async def in_the_background(self) -> str:
-        """One reader stays, one is cut during the call. Then the stream of the turn behind the call is read, if there
-        is one.
+        """Compares a reader that stays with a reader that is cut during a background call. If a turn works on the call,
+        also checks the stream of that turn.
         """
         message = self.background or await self._message_with_a_call()
         new = await self.post_body({"blocks": [{"type": "text", "text": message}]})
@@ -443,7 +452,9 @@ class ServerChecks:
         return f"of the kind {cut.job['kind']}, with {cut.cuts} cuts in {stayed.seconds:.1f} s"
 
     async def _message_with_a_call(self) -> str:
-        """The demo obeys the command, and many models understand it."""
+        """Returns a message that makes the model call a background tool. The demo model executes the command, and many
+        models understand it.
+        """
         for tool in (await self.json("GET", "/api/tools", 200, 404)).get("tools", ()):
             required = set(tool["input_schema"].get("required", ()))
             if tool.get("background") and tool["approval"] == "never" and required <= {"task"}:
@@ -463,7 +474,7 @@ class ServerChecks:
         return WatchedCall(None, events, 0, seconds)
 
     async def _cut_while_a_call_runs(self, new: Exchanged) -> "WatchedCall":
-        """A reader that is cut after each notice about the call, and then after every second event."""
+        """Reads as a client that is cut after each notice about the call, and then after every second event."""
         start = time.monotonic()
         while not (turn := await self.json("GET", new.url, 200))["jobs"]:
             if turn["status"] in ENDS.values():
@@ -496,7 +507,9 @@ class ServerChecks:
         return WatchedCall(job, events, cuts)
 
     async def _check_child(self, child: Json) -> None:
-        """The turn behind the call has ended. It has its own stream, in a chat outside of all lists."""
+        """Checks the turn that worked on the call: the turn has ended, its stream is correct, and its chat is in no
+        list.
+        """
         url = f"/api/chats/{child['chat']}/turns/{child['turn']}"
         turn = await self.json("GET", url, 200)
         if turn["status"] not in ENDS.values():
@@ -533,7 +546,7 @@ class ServerChecks:
         return f"{len(events)} events"
 
     async def from_page(self) -> str:
-        """T3: the stream continues after the events in a chat's page."""
+        """Checks T3: the stream of a chat continues after the events that a page of the chat contains."""
         first, _, _ = await self.ended()
         page = await self.json("GET", f"{first.chat}/turns", 200)
         new = await self.json("POST", f"{first.chat}/turns", 201, json=self.body())
@@ -623,8 +636,8 @@ class ServerChecks:
 
 @dataclass(frozen=True, slots=True)
 class WatchedCall:
-    """A background call for one reader: after `cuts` cuts, or `seconds` seconds from the reply with the call to its
-    result. `job` is from the turn's JSON.
+    """A background call as one reader saw it. `cuts` counts the connections that were cut, `seconds` is the time from
+    the end of the round to the result of the call, and `job` is from the JSON of the turn.
     """
 
     job: Json | None
@@ -634,7 +647,7 @@ class WatchedCall:
 
 
 async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """Yields the decompressed body. Raises Failed if it does not end."""
+    """Yields the decompressed body. Raises Failed if the body is too long."""
     count = 0
     async for chunk in response.aiter_bytes():
         count += len(chunk)
@@ -644,7 +657,7 @@ async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 
 async def _all(*checks: Awaitable[_T]) -> list[_T]:
-    """The results of all. Raises the first error after the end of all."""
+    """Runs all checks at the same time, and returns their results. Raises the first error after all have ended."""
     results = await asyncio.gather(*checks, return_exceptions=True)
     if errors := [result for result in results if isinstance(result, BaseException)]:
         raise errors[0]
@@ -658,14 +671,14 @@ async def _next(events: AsyncIterator[Event]) -> Event:
 
 
 async def _named(events: AsyncIterator[Event]) -> Event:
-    """Returns the next event except comments."""
+    """Returns the next event that has a name, and skips comments."""
     while not (event := await _next(events)).name:
         pass
     return event
 
 
 async def _until_the_end(events: AsyncIterator[Event], turn: str) -> list[Event]:
-    """Yields the events of a chat until the turn has ended."""
+    """Returns the events of a chat until the turn has ended."""
     found = [await _named(events)]
     while found[-1].name not in ENDS or found[-1].data["turn"] != turn:
         found.append(await _named(events))
@@ -673,7 +686,7 @@ async def _until_the_end(events: AsyncIterator[Event], turn: str) -> list[Event]
 
 
 async def _events(response: httpx2.Response, parser: Parser) -> AsyncGenerator[Event, None]:
-    """Yields the events of a body; for comments one without id and name."""
+    """Yields the events of a body. A chunk without a complete event, such as a comment, yields a nameless event."""
     async for chunk in _bounded(response):
         events = list(parser.feed(chunk))
         for event in events or [Event(None, "", {})]:
@@ -681,7 +694,7 @@ async def _events(response: httpx2.Response, parser: Parser) -> AsyncGenerator[E
 
 
 def _check_same(events: Sequence[Event], stored: Json, begun: Json | None = None) -> None:
-    """Raises Failed unless the events, added to `begun`, make the stored turn."""
+    """Raises Failed unless the events, applied to the turn `begun`, result in the blocks of the stored turn."""
     try:
         blocks, _ = assemble(events, begun["blocks"] if begun else ())
     except (Disorder, KeyError, IndexError) as error:
@@ -698,14 +711,14 @@ def _position(cursor: str) -> tuple[int, ...]:
 
 
 def _check_order(events: Sequence[Event]) -> None:
-    """Raises Failed unless rounds and blocks open and close in order, and a single end comes last."""
+    """Raises Failed unless rounds and blocks open and close in order, and the last event alone ends the turn."""
     names = [event.name for event in events]
     if sum(name in ENDS for name in names) != 1 or names[-1] not in ENDS:
         raise Failed(f"The last events were {', '.join(names[-3:])}; one end must come last.")
     if names[0] != "turn_start":
         raise Failed(f"The first event was {names[0]}.")
     is_open, blocks = False, 0
-    in_round: bool | None = False  # None: unknown, after a reset
+    in_round: bool | None = False  # None after a reset: the client cannot know
     for event in events:
         if is_open and event.name in {"block_start", "round_start", "round_stop", *ENDS}:
             raise Failed(f"{event.name} came while a block was open.")
@@ -739,7 +752,9 @@ def _last_id(events: Sequence[Event]) -> str | None:
 
 
 def _is_decided(action: Json) -> bool:
-    """Whether the call waits for a decision or for a client. A background call may ask a question."""
+    """Returns whether the call waits for a decision or for a client. A background call must wait for neither of them,
+    but it may ask a question.
+    """
     return action["type"] in {"client", "approval"}
 
 
@@ -749,7 +764,7 @@ def _notices_of(job: Json, events: Sequence[Event]) -> list[Event]:
 
 
 def _notices_about(job: Json, events: Sequence[Event]) -> set[str]:
-    """The names of the notices about the call."""
+    """Returns the names of the events about the call."""
     return {event.name for event in events if event.data.get("tool_use_id") == job["tool_use_id"]}
 
 
@@ -762,7 +777,9 @@ def _place_of_result(job: Json, events: Sequence[Event]) -> int | None:
 
 
 def _check_call(events: Sequence[Event], job: Json) -> None:
-    """Raises Failed unless the call has one result, and the notices about it have no id and come earlier."""
+    """Raises Failed unless the call has one result, and all notices about the call have no id and come before the
+    result.
+    """
     place, call = _place_of_result(job, events), job["tool_use_id"]
     if place is None:
         raise Failed(f"The call {call} has no result.")
@@ -787,7 +804,7 @@ def _check_end(events: Sequence[Event], stop_reason: str) -> None:
 
 
 async def examine(url: str, token: str | None, message: str, patience: float, background: str | None = None) -> Report:
-    """Checks a server with new chats, which are deleted at the end."""
+    """Checks a server in new chats, and deletes these chats at the end."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=patience, limits=limits) as client:

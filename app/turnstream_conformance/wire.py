@@ -1,5 +1,5 @@
-"""The wire format of docs/protocol.md: events as bytes and back, and the assembly of a turn. Separate code for the kit,
-so that it shares no error with the checked server or client.
+"""The wire format of docs/protocol.md: events as bytes and back, and the assembly of a turn. The kit has separate
+code for this, so that it shares no error with the server or client that it checks.
 """
 
 import json
@@ -48,11 +48,11 @@ class Parser:
 
 
 class Disorder(ValueError):
-    """Events do not match earlier ones."""
+    """An event does not fit the events before it."""
 
 
 def assemble(events: Iterable[Event], blocks: Iterable[Json] = ()) -> tuple[list[Json], str]:
-    """Returns the blocks and the status after the events, starting with `blocks`. Raises Disorder."""
+    """Applies the events to `blocks`. Returns the new blocks, and the status of the turn. Raises Disorder."""
     found, status = [dict(block) for block in blocks], "running"
     for event in events:
         data = event.data
@@ -79,7 +79,9 @@ def assemble(events: Iterable[Event], blocks: Iterable[Json] = ()) -> tuple[list
 
 
 def difference(blocks: Sequence[Json], expected: Sequence[Json]) -> str:
-    """The first difference in the members of a block that every client must have, as a sentence; empty without any."""
+    """Describes the first difference between two lists of blocks, in the members that every client must have. Empty if
+    there is no difference.
+    """
     for index, (one, other) in enumerate(zip(blocks, expected, strict=False)):
         for member in ("type", "text", "input", "is_error"):
             if one.get(member) != other.get(member):

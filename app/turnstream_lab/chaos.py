@@ -1,7 +1,7 @@
-"""Injection of provider faults between an adapter and the network, by a seeded plan.
+"""Injects provider faults between an adapter and the network, by a seeded plan.
 
-Faults are injected into the bytes of a call, because half of them cannot occur above that layer: a cut event, invalid
-UTF-8, a connection that stays open and silent. So adapters and parsers are tested too.
+Faults are injected into the bytes of a call, because half of the faults cannot occur above that layer: a truncated
+event, invalid UTF-8, a connection that stays open and silent. This also tests adapters and parsers.
 """
 
 import asyncio
@@ -59,8 +59,9 @@ _EVENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """The n-th call has the same fault for the same seed. `share` of all calls, 0 to 1, have a fault. Waits, including
-    those requested by a response, last up to `longest_wait` seconds. Faults in a body occur after about `reach` bytes.
+    """Decides which calls have which fault. With the same seed, the n-th call always has the same fault. `share`, from
+    0 to 1, is the part of all calls that have a fault. A delay lasts up to `longest_wait` seconds, and `retry-after`
+    names at most this time. A fault in a body occurs after `reach` bytes on average.
     """
 
     seed: int
@@ -70,13 +71,17 @@ class ChaosPlan:
     reach: int = 1000
 
     def fault_of(self, number: int) -> tuple[Fault | None, Random]:
-        """Returns the fault of a call, and the random numbers for its details."""
+        """Returns the fault of the call `number`, or None, and a generator of random numbers for the details of the
+        fault.
+        """
         random = Random(f"{self.seed}:{number}")  # noqa: S311, no secret depends on it
         return (random.choice(self.faults) if random.random() < self.share else None), random
 
 
 class ChaosInterceptor:
-    """An interceptor that injects the faults of a plan. `happened` counts them; a body may end before its fault."""
+    """An interceptor that injects the faults of a plan. `happened` counts the faults that occurred; a body may end
+    before its fault occurs.
+    """
 
     def __init__(self, plan: ChaosPlan) -> None:
         self.happened: Counter[Fault] = Counter()
@@ -139,9 +144,9 @@ class ChaosInterceptor:
                     for byte in rest:
                         yield bytes([byte])
                     await self._wait(random)
-                case "garbage_bytes":  # before the rest, or instead of the beginning
+                case "garbage_bytes":  # garbage before the rest, or in place of its beginning
                     yield random.randbytes(random.randrange(1, 40)) + rest[random.choice([0, random.randrange(40)]) :]
-                case _:  # an event between two others, if the chunk has a boundary
+                case _:  # an event between two events, if the chunk has a boundary
                     before, end, after = rest.partition(b"\n\n")
                     yield before + end + random.choice(_EVENTS) + after
             break
@@ -150,5 +155,5 @@ class ChaosInterceptor:
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """Streams the body, as from the network: interceptors above must receive it in parts."""
+    """Streams the body as the network would, because interceptors above this one expect a stream."""
     yield body

@@ -1,4 +1,4 @@
-"""`turnstream compare`."""
+"""The command `turnstream compare`."""
 
 import asyncio
 import sys
@@ -108,7 +108,7 @@ def compare(
 async def _compare(
     client: AsyncClient, plan: ComparisonPlan, at_once: int, repeat: int, judge: Judge | None = None
 ) -> Answers:
-    """Runs both settings at the same time, so that a busy provider slows both alike."""
+    """Asks all questions under both settings at the same time, so that a busy provider slows both settings alike."""
     slots = asyncio.Semaphore(at_once)
 
     async def ask(question: Question, side: str) -> Result:

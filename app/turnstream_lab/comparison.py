@@ -1,4 +1,4 @@
-"""Comparison of two settings on one set of questions: the plan, the results and their table."""
+"""Compares two settings on one set of questions: the plan, the results, and the table of results."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ _HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "secon
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`expected` is the reference for judges; any JSON."""
+    """`expected` is the answer that judges expect, as any JSON value."""
 
     text: str
     expected: Any = None
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """Questions, and for each side by name the members of a turn's POST besides the question."""
+    """The questions, and for each side (`first`, `second`) the members that are posted with each question."""
 
     questions: Sequence[Question]
     sides: Mapping[str, Json]
@@ -60,8 +60,8 @@ class ComparisonPlan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One answer to one question under one setting. `tools` counts calls by tool; `cost` is None without prices. Only a
-    judged answer has a `score`.
+    """One answer to one question under one setting. `tools` counts calls by tool; `cost` is None if no price is known.
+    Only a judged answer has a `score`.
     """
 
     chat: str
@@ -74,12 +74,12 @@ class Result:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
-    seconds: float  # from the question to the end
+    seconds: float  # from the question to the end of the turn
     cost: float | None
     score: Score | None = None
 
 
-# The answers of each side by name: for each question the answers of all repetitions.
+# Maps the name of each side to its answers: for each question, the answers of all repetitions.
 Answers = Mapping[str, Sequence[Sequence[Result]]]
 
 
@@ -115,7 +115,9 @@ def _question(file: Path, found: object) -> Question:
 
 
 def options_of(words: Iterable[str]) -> Json:
-    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text."""
+    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. A value that is not TOML is a
+    text.
+    """
     return nested(
         (
             f"limits.{name}" if name in _LIMITS else name,
@@ -163,7 +165,7 @@ def total_of(results: Sequence[Result]) -> Json:
 
 
 def standings(found: Answers) -> Mapping[str, Standing] | None:
-    """Returns the scores of both settings; None without scores."""
+    """Returns the standings of both settings, or None if no answer was judged."""
     scores = {
         side: [result.score.value if result.score else None for results in answers for result in results]
         for side, answers in found.items()

@@ -1,4 +1,4 @@
-"""Descriptions of the first difference between two requests or other JSON values, for people."""
+"""Describes to people the first difference between two requests, or between two other JSON values."""
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile, zip_longest
@@ -15,7 +15,7 @@ _SINGULARS = {"messages": "message", "content": "block", "tools": "tool", "tool_
 
 
 def request_difference(then: bytes, now: bytes) -> str | None:
-    """Describes the first difference of two bodies; None for equal bytes."""
+    """Describes the first difference between two bodies. Returns None if their bytes are equal."""
     if then == now:
         return None
     place = _common_length(then, now)
@@ -31,7 +31,7 @@ def _common_length(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def difference(then: Any, now: Any, path: Path = ()) -> str | None:
-    """Describes the first difference of two JSON values; None for equal values."""
+    """Describes the first difference between two JSON values. Returns None if they are equal."""
     match then, now:
         case Mapping(), Mapping():
             for name in dict.fromkeys((*then, *now)):

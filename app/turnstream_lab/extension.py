@@ -41,7 +41,7 @@ def _recordings(settings: Settings) -> "Recordings | None":
     given = settings.section(LabSettings)
     if given.record is None:
         return None
-    every_owner = given.record_turns == "all" or given.record_owners == "*"  # all turns are recorded in any case
+    every_owner = given.record_turns == "all" or given.record_owners == "*"  # `all` records the turns of every owner
     names = (name.strip() for name in given.record_owners.split(","))
     return Recordings(given.record, owners=None if every_owner else frozenset(filter(None, names)))
 
@@ -80,13 +80,14 @@ def _interceptors(settings: Settings) -> "Iterator[Sequence[Interceptor]]":
 
     with ExitStack() as stack:
         if (recordings := _recordings(settings)) is not None:
-            # Behind the chaos in this list: a recording has the bytes that an adapter received, including faults.
+            # Comes after the chaos in this list, so that a recording has the bytes that the adapter received, with
+            # faults.
             found.append(RecordingInterceptor(stack.enter_context(recordings), is_recorded))
         yield found
 
 
 def _work(context: Context) -> Work:
-    """Recordings are files of this machine: other replicas do not delete them."""
+    """Sweeps the recordings of this replica. They are files on its machine, so other replicas cannot delete them."""
     from turnstream.engine.upkeep.sweeps import HOURS
     from turnstream_lab.sweeping import present_turns, sweep_here
 

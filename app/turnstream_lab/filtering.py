@@ -1,4 +1,4 @@
-"""Model calls for interceptors: their identity, and their passing bodies."""
+"""Helps interceptors of model calls: identifies the current call, and filters the body of a response."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -27,12 +27,12 @@ class _FilteredStream(httpx2.AsyncByteStream):
 def filter_body(
     response: httpx2.Response, filter: BodyFilter, on_close: Callable[[], None] = lambda: None
 ) -> httpx2.Response:
-    """Returns the response with a body that passes through `filter`. `on_close` is called at its close."""
+    """Returns the response with a body that passes through `filter`. `on_close` is called when the body is closed."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _FilteredStream(response.stream, filter, on_close)
     return response
 
 
 def current_call() -> ModelCall | None:
-    """The model call of the request; None if its provider is no CallPublisher."""
+    """Returns the model call of the current request, or None if no CallPublisher wraps the provider."""
     return CALL.get()

@@ -1,4 +1,4 @@
-"""Judges of answers: a function of the user, or a model with a rubric. Each gives a score from 0 to 1."""
+"""Judges answers, by a function that the user supplies or by a model with a rubric. A score is from 0 to 1."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ from turnstream_client.assembler import Assembler
 from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient
 
-# In the form that providers enforce; bounds are checked here.
+# The schema has only rules that providers enforce; `_checked` checks the bounds of the score.
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"reason": {"type": "string"}, "score": {"type": "number"}},
@@ -32,8 +32,8 @@ _DUTY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` is None if no judgement was possible; `reason` has the cause. `cost` is the cost of a judgement by a
-    model.
+    """`value` is None if no judgement was possible; then `reason` is the cause. `cost` is the price of the judgement if
+    a model judged.
     """
 
     value: float | None
@@ -41,7 +41,7 @@ class Score:
     cost: float | None = None
 
 
-# Gets the members of a result with its question and the expected answer.
+# A judge receives the members of a result, the question, and the expected answer.
 Judge = Callable[[Json], Awaitable[Score]]
 
 
@@ -58,7 +58,7 @@ async def ended_turn(client: AsyncClient, text: str, options: Json) -> Json:
 
 
 def function_judge(reference: str) -> Judge:
-    """Returns the judge `module:function`, also from the current folder. Raises click.UsageError."""
+    """Returns a judge that calls `module:function`. It may be in the current folder. Raises click.UsageError."""
     module, _, name = reference.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -80,7 +80,7 @@ def function_judge(reference: str) -> Judge:
 
 
 def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
-    """A judge that asks a model of the server, which answers with a structured output."""
+    """Returns a judge that asks a model of the server. The model answers with a structured output."""
 
     async def judge(answer: Json) -> Score:
         parts = {"question": answer["question"], "expected": answer["expected"], "answer": answer["answer"]}
@@ -104,7 +104,7 @@ def rubric_judge(client: AsyncClient, rubric: str, model: str | None) -> Judge:
 
 
 def _enclosed(value: object) -> str:
-    """The value as JSON, without any text that could end its element."""
+    """Encodes the value as JSON, without any text that could close the element around it."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
@@ -117,7 +117,7 @@ def _checked(value: Any, reason: str, cost: float | None = None) -> Score:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The scores of one setting: their mean and standard deviation, and the comparison with the other setting's answers
-    to the same questions. `unjudged` answers have no score and are not counted elsewhere.
+    to the same questions. `unjudged` is the number of answers without a score; the other figures ignore them.
     """
 
     mean: float | None
@@ -142,7 +142,7 @@ def standing_of(own: Sequence[float | None], other: Sequence[float | None]) -> S
 
 
 def shortfall(first: Standing, second: Standing, least: float | None, most_worse: float | None) -> str | None:
-    """The reason why the second setting fails: a sentence; None if it passes or without demands."""
+    """Returns a sentence about why the second setting fails, or None if it passes or if nothing is demanded."""
     if least is None and most_worse is None:
         return None
     if first.unjudged or second.unjudged or first.mean is None or second.mean is None:

@@ -1,4 +1,4 @@
-"""The models of the settings for a replay without a network."""
+"""Opens the models of the settings for a replay without a network."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +16,7 @@ from turnstream.llm.models.catalog import Models
 
 
 class _Complete(dict[str, str]):
-    """An environment with a dummy value for every missing key and address."""
+    """An environment that returns a dummy value for every missing key and address."""
 
     def get(self, name: str, _default: object = None) -> str:
         return super().get(name) or "http://offline.invalid"
@@ -26,14 +26,14 @@ class _Complete(dict[str, str]):
 async def offline_models(
     settings: Settings, extensions: Sequence[Extension], interceptors: Sequence[Interceptor]
 ) -> AsyncIterator[Models]:
-    """Returns the models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
+    """Yields the models of the settings, as if all keys were set. `interceptors` answer instead of the network."""
     known = {spec.name for spec in all_providers(settings, extensions) if not spec.api.stand_in}
     apis = model_apis(settings, extensions)
     specs = []
     for spec in read_registry(settings.models_file, _Complete(read_environment()), apis):
         with suppress(ConfigError):
             spec.api.check(spec.name)
-            await import_adapter(spec.api)  # an import during a replayed call would count as its silence
+            await import_adapter(spec.api)  # an import during a replayed call would count as silence of the model
             specs.append(spec)
     async with connect_providers(specs, CallOptions(interceptors)) as offers:
         if settings.model is not None and offers:

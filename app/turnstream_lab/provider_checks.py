@@ -1,7 +1,7 @@
-"""The contract of a provider with the engine, as checks for authors of providers.
+"""Checks for authors of providers, which test the contract between a provider and the engine.
 
-Each check gets a provider and a request; the answer must have a text or a call of one of its tools. A broken promise
-raises AssertionError with a sentence.
+Each check gets a provider and a request. The provider must answer with text, or with a call of a tool in the request.
+If the provider breaks a promise, the check raises AssertionError with a sentence.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _AT_ONCE = 10  # answers
 
 
 async def answer_of(provider: Provider, request: ModelRequest) -> tuple[Accumulator, list[Block]]:
-    """Returns the answer with its blocks."""
+    """Calls the provider. Returns the accumulated answer, and its blocks."""
     accumulator = Accumulator(round=1, attempt=1, first_index=0)
     return accumulator, await _read(provider, request, accumulator)
 
@@ -35,7 +35,7 @@ async def answers_start_and_end(provider: Provider, request: ModelRequest) -> No
 
 
 async def calls_are_whole(provider: Provider, request: ModelRequest) -> None:
-    """Names, ids and inputs of tool calls are complete."""
+    """Checks that the name, the id and the input of each tool call are complete."""
     _, blocks = await answer_of(provider, request)
     calls = [block for block in blocks if block.is_call]
     names = {tool.name for tool in request.tools}
@@ -47,7 +47,7 @@ async def calls_are_whole(provider: Provider, request: ModelRequest) -> None:
 
 
 async def answers_do_not_mix(provider: Provider, request: ModelRequest) -> None:
-    """Simultaneous answers have the same blocks as a single one."""
+    """Checks that simultaneous answers have the same blocks as an answer that is read alone."""
     answers = await asyncio.gather(*(answer_of(provider, request) for _ in range(_AT_ONCE)))
     _, alone = await answer_of(provider, request)
     for _, blocks in answers:
@@ -56,7 +56,7 @@ async def answers_do_not_mix(provider: Provider, request: ModelRequest) -> None:
 
 
 async def an_answer_can_be_left(provider: Provider, request: ModelRequest) -> None:
-    """A reader may leave in the middle; the next answer is complete."""
+    """Checks that a reader may leave an answer in the middle, and that the next answer is complete."""
     async with aclosing(provider.stream(request)) as batches:
         async for _ in batches:
             break
@@ -65,7 +65,9 @@ async def an_answer_can_be_left(provider: Provider, request: ModelRequest) -> No
 
 
 async def fails_with(provider: Provider, request: ModelRequest, error: ProviderError, *, late: bool) -> None:
-    """The next call fails with the class, type and message of `error`; with `late`, behind its first parts."""
+    """Checks that the next call raises an error with the class, type and message of `error`. With `late`, the error
+    comes after the first parts of the answer.
+    """
     answer = Accumulator(round=1, attempt=1, first_index=0)
     try:
         await _read(provider, request, answer)

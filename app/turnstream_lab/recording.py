@@ -1,4 +1,4 @@
-"""Recordings of model calls: the bytes of the request and of the response, each read with its time.
+"""Recordings of model calls: the bytes of the request, and the bytes and the time of each read of the response.
 
 A file has lines of JSON: the call, the request, the head of the response, the reads, the end. Valid UTF-8 is stored as
 text, other bytes as base64. Secrets are replaced by stars.
@@ -16,7 +16,7 @@ import msgspec
 
 from turnstream.llm.provider import ModelCall
 
-# The end of the response: regular, by our close of the connection, or by a failure.
+# How the response ended: it was complete, we closed the connection, or the connection failed.
 Ending = Literal["whole", "closed", "failed"]
 
 _SHORTEST_SECRET = 8  # minimum bytes of a secret that is replaced everywhere
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One model call. Without `status` there was no response. Times are in seconds after the request."""
+    """One model call. If `status` is None, there was no response. Times are in seconds after the request."""
 
     began: str
     url: str
@@ -64,8 +64,8 @@ class Recording:
 
 
 def redact(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
-    """Replaces `secrets`, and values at known positions of secrets, by stars. The length stays. A short secret, such as
-    `none` for a local server, is only replaced at those positions: it may be a part of words.
+    """Replaces `secrets`, and values of members that usually contain secrets, with the same number of stars. A short
+    secret, such as `none` for a local server, is replaced only in such members, because it may be a part of words.
     """
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
@@ -80,7 +80,7 @@ def _starred(found: re.Match[bytes]) -> bytes:
 
 
 def redact_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
-    """Redacts the whole body, because a secret may span two reads, and divides it again."""
+    """Redacts the whole body, because a secret may span two reads, and divides the body into the same reads again."""
     body = redact(b"".join(read.data for read in reads), secrets)
     places = accumulate((len(read.data) for read in reads), initial=0)
     return tuple(RecordedChunk(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))

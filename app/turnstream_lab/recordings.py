@@ -1,5 +1,5 @@
-"""Recording of model calls: an interceptor, and a folder with a writing thread. Recording neither delays nor fails a
-call.
+"""Records model calls: an interceptor, and a folder into which a thread writes. Recording never delays a call, and
+never makes a call fail.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from turnstream_lab.recording import Ending, Failure, RecordedChunk, Recording, 
 
 log = structlog.get_logger(__name__)
 
-# Response headers to record. Others may name an account, or contain cookies.
+# Response headers to record. Other headers may name an account, or contain cookies.
 _KEPT: Final = frozenset(
     {
         "apim-request-id",
@@ -44,16 +44,17 @@ _KEPT: Final = frozenset(
 )
 _KEYS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token")
 _OTHERS: Final = "other"
-_STEP: Final = 100  # folders
-# The most bytes that wait for the disk, and the seconds for which a stopping server waits for the rest.
+_STEP: Final = 100  # folders in one portion of a sweep
+# The most bytes that wait for the disk, and the seconds for which a stopping server waits until they are written.
 _MOST_WAITING: Final = 64 << 20
 _EXIT_PATIENCE: Final = 5.0
 _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
 class Recordings:
-    """A folder of recordings, with one folder for each turn. New recordings are accepted within its context only.
-    Recordings that cannot be written or queued are dropped and logged. `owners` may request them; None means all.
+    """A folder of recordings, with one folder for each turn. New recordings are accepted only inside the `with` block.
+    Recordings that cannot be written or queued are dropped, which is logged. `owners` are the owners who may request
+    recordings; None means all owners.
     """
 
     def __init__(self, folder: Path, most_waiting: int = _MOST_WAITING, owners: frozenset[str] | None = None) -> None:
@@ -61,7 +62,7 @@ class Recordings:
         self.owners = owners
         self._most_waiting = most_waiting  # bytes
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Recording], int] | None] = queue.SimpleQueue()
-        # Bytes. One thread adds to each, so neither needs a lock.
+        # Bytes. Only one thread changes each number, so neither number needs a lock.
         self._enqueued = self._written = 0
         self._writer = threading.Thread(target=self._write_all, name="recordings", daemon=True)
 
@@ -76,8 +77,8 @@ class Recordings:
             log.warning("recording.dropped", note="the server stops", bytes=self._enqueued - self._written)
 
     def enqueue(self, make: Callable[[], Recording], size: int) -> None:
-        """Stores a recording of `size` bytes. The writing thread calls `make`, so that redaction and JSON cost the
-        caller no time.
+        """Queues a recording of `size` bytes. The writing thread calls `make`, so that the caller spends no time on
+        redaction and JSON.
         """
         if self._enqueued - self._written + size > self._most_waiting:
             log.warning("recording.dropped", note="the disk is too slow", bytes=size)
@@ -96,12 +97,14 @@ class Recordings:
         return recordings
 
     def files(self, turn: UUID) -> Iterator[tuple[str, bytes]]:
-        """Name and bytes of each recording of a turn."""
+        """Yields the name and the bytes of each recording of a turn."""
         for path in sorted((self.folder / str(turn)).glob("*.jsonl")):
             yield path.name, path.read_bytes()
 
     def keep(self, turn: UUID, name: str, content: bytes) -> bool:
-        """Stores a recording of `files`. Returns False for an existing recording or another type of file."""
+        """Stores a file that `files` yielded. Returns False if the recording exists, or if the name is not that of a
+        recording.
+        """
         path = self.folder / str(turn) / name
         if not _NAME.fullmatch(name) or path.exists():
             return False
@@ -119,7 +122,7 @@ class Recordings:
         self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None
     ) -> AsyncGenerator[int, None]:
         """Deletes recordings of deleted turns, and recordings older than `days`. `present` returns the existing turns.
-        Yields the number of recordings in each portion.
+        Yields the number of recordings that each portion deleted.
         """
         before = float("-inf") if days is None else time.time() - days * 86_400
         try:
@@ -136,10 +139,10 @@ class Recordings:
             yield count
 
     def _turns(self) -> list[tuple[UUID, float]]:
-        """The turns with recordings, and the times of their last ones."""
+        """Returns the turns that have recordings, and the time of the last change for each turn."""
         found = []
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            with suppress(ValueError, FileNotFoundError):  # not a recording, or a folder that is being deleted
+            with suppress(ValueError, FileNotFoundError):  # not the folder of a turn, or being deleted
                 found.append((UUID(path.name), path.stat().st_mtime))
         return found
 
@@ -164,7 +167,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _free_name(folder: Path, recording: Recording) -> Path:
-    """Returns a file name that sorts by attempt, round and try."""
+    """Returns a file name that does not exist yet. Names sort by attempt, round and try."""
     call, number = recording.call, 1
     place = folder / (str(call.turn) if call else _OTHERS)
     name = f"attempt-{call.attempt:09}-round-{call.round:03}" if call else recording.began.replace(":", "-")
@@ -195,7 +198,7 @@ class RecordingInterceptor:
 
 
 class _CallRecorder:
-    """The recording of a call in progress. A read only stores its time and its bytes."""
+    """Records a call in progress. For each read, only the time and the bytes are stored."""
 
     def __init__(self, recordings: Recordings, request: httpx2.Request, call: ModelCall | None) -> None:
         self._recordings = recordings
@@ -224,7 +227,9 @@ class _CallRecorder:
         self.end(whole=True)
 
     def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
-        """Ends the recording. Only the first end counts: a complete body is closed afterwards, too."""
+        """Ends and queues the recording. Only the first call has an effect, because a complete body is also closed
+        later.
+        """
         if self._ended:
             return
         self._ended = True

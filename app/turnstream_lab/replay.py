@@ -1,4 +1,4 @@
-"""Replay of recordings instead of the network: the same bytes in the same pieces, with the same end."""
+"""Replays recordings instead of the network: the same bytes in the same pieces, with the same end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,10 +15,11 @@ _NO_MORE = msgspec.json.encode(
 
 
 class ReplayInterceptor:
-    """Answers the n-th request with the n-th recording. `requests` are the bodies so far. `over` is set when the last
-    response has reached the point where its reader closed it, or when there are more requests than recordings.
+    """Answers the n-th request with the n-th recording. `requests` are the bodies of the requests so far. `over` is set
+    when the last response has reached the point where the original reader closed it, or when there are more requests
+    than recordings.
 
-    `speed` 1 keeps the recorded times, 0 has no waits.
+    With `speed` 1, waits are as long as recorded; with 0, there are no waits.
     """
 
     def __init__(self, recordings: Sequence[Recording], *, speed: float = 0.0) -> None:
@@ -57,7 +58,7 @@ class ReplayInterceptor:
         await asyncio.sleep(max(0.0, seconds) * self._speed)
 
     async def _end(self, recording: Recording) -> None:
-        """Ends as recorded: with a failure, or with a silence until the reader closes it."""
+        """Ends the response as recorded: raises the failure, or stays silent until the reader closes the response."""
         if recording.failure is None:
             if len(self.requests) == len(self._recordings):
                 self.over.set()

@@ -1,4 +1,4 @@
-"""`turnstream replay`."""
+"""The command `turnstream replay`."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ from turnstream_lab.recordings import Recordings
 from turnstream_lab.rerun import Rerun, rerun
 from turnstream_lab.transfer import find_turn
 
-# Members that vary from run to run and are not sent to providers.
+# Members of a block that vary from run to run and are not sent to providers.
 _NOT_COMPARED = frozenset({"notes"})
 
 
@@ -111,7 +111,7 @@ async def _temporary_database(settings: Settings) -> AsyncIterator[Database]:
 
 
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
-    """Describes each difference, in order of occurrence."""
+    """Describes the differences between the recorded turn and its rerun, in the order in which they occur."""
     recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
     for round in original.rounds:
         if (round.number, round.attempt) not in recorded:
@@ -141,7 +141,7 @@ def _blocks_of(turn: Turn) -> object:
 
 
 def _in_call_order(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Sorts results by call, as for the model: the order of the tools' ends is random."""
+    """Sorts results by the order of their calls, as for the model, because tools finish in a random order."""
     call_index = {block.key: block.index for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT]
     results.sort(key=lambda block: (block.round, call_index.get(block.key, 0)))

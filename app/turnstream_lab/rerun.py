@@ -1,4 +1,4 @@
-"""Rerun of an ended turn by the real engine, with recorded answers of the model and stored tool results."""
+"""Runs an ended turn again in the real engine, with recorded answers from the model and stored tool results."""
 
 import asyncio
 import secrets
@@ -33,7 +33,7 @@ from turnstream_lab.replay import ReplayInterceptor
 from turnstream_lab.transfer import answer_as_recorded, copy_path, steer_as_recorded
 
 _LOOK = 0.02  # seconds
-# A recorded silence ended in a stall timeout, and the rerun repeats this timeout: nothing else takes time.
+# The stall timeout of a rerun. It is short, because only a recorded silence takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
 OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
@@ -60,14 +60,15 @@ async def rerun(
     policy: WorkerPolicy,
     speed: float = 0.0,
 ) -> Rerun:
-    """Runs `then` again in `target`, which is changed; `source` is read only. No server is called, and no tool runs.
+    """Runs the turn `then` again in the database `target`, and only reads from `source`. No server is called, and no
+    tool runs.
 
-    `open_models` gives the models, with interceptors instead of the network.
+    `open_models` opens the models, with interceptors in place of the network.
     """
     await copy_path(source, target, owner, then)
     replay = ReplayInterceptor(recordings, speed=speed)
     steering, results = _SteerInterceptor(target, then), _Results(then, replay.over)
-    # Without a recorded silence no stall must occur: a busy machine may also be silent for a second.
+    # The short timeout is only for a recorded silence. Otherwise a pause of a busy machine would count as a stall.
     is_silent = any(recording.ending == "closed" for recording in recordings)
     stall = _STALL if is_silent and not speed else policy.model.stall_timeout
     async with (
@@ -113,7 +114,7 @@ async def _worker(
 
 
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
-    """Returns the turn after its end, or once the turn waits for an answer that the original lacks, too."""
+    """Returns the turn when it has ended, or when it waits for an answer that the original turn did not get either."""
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)
@@ -129,8 +130,8 @@ async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Tu
     turns, cut = Turns(database), next((block.index for block in then.blocks if _was_cut_short(block)), 0)
     with suppress(TimeoutError):
         async with asyncio.timeout(_STALL):
-            # Waits until the rows have as many blocks as the original before its end: some of several tools may have
-            # finished.
+            # Waits until the rows have the blocks that the original had before its first interrupted result: some of
+            # several tools may have finished.
             while len((await turns.get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, nothing notifies here
                 await asyncio.sleep(_LOOK)
     await turns.cancel(owner, then.chat_id, then.id)
@@ -138,7 +139,7 @@ async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Tu
 
 
 class _SteerInterceptor(Interceptor):
-    """Steers the turn during the same round as originally."""
+    """Steers the turn during the same rounds as in the original turn."""
 
     def __init__(self, database: Database, then: Turn) -> None:
         self.refresh: Callable[[UUID], Awaitable[None]] | None = None
@@ -153,14 +154,14 @@ class _SteerInterceptor(Interceptor):
         call = current_call()
         while call and (steers := self._steers[call.round]):
             await steer_as_recorded(self._database, self._turn, steers[:1])
-            steers.pop(0)  # only now: if the stall timeout ends this call, the next one steers
+            steers.pop(0)  # only now: if the stall timeout cancels this call, the next call steers
             if self.refresh is not None:
                 await self.refresh(self._turn)
         return await send(request)
 
 
 class _RecordedToolset(Toolset):
-    """Tools that return the stored result of each call, whether from a tool, a person or a client."""
+    """Returns the stored result of each call, whether it came from a tool, a person or a client."""
 
     def __init__(self, results: "_Results") -> None:
         self._results = results
@@ -195,8 +196,8 @@ class _RecordedOutputs(Outputs):
 
 
 class _Results:
-    """The stored results by call, in the order of rounds, because ids may be repeated. A call interrupted by a
-    cancellation has none: it sets `over`, which cancels the turn, and waits.
+    """The stored results by call, in the order of rounds, because ids may be repeated. A call that a
+    cancellation interrupted has no result: it sets `over`, which cancels the turn, and waits.
     """
 
     def __init__(self, then: Turn, over: asyncio.Event) -> None:
@@ -220,7 +221,7 @@ class _Results:
         return outcome
 
     def next(self, tool_use_id: str) -> Outcome:
-        """Returns the next result. A call that was not made originally appears as a difference of the blocks."""
+        """Returns the next result. A call that the original did not make gets an error, which differs in the blocks."""
         return next(self._by_call.get(tool_use_id, iter(())), _NOT_MADE)
 
 

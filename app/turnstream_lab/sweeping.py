@@ -1,4 +1,4 @@
-"""Deletion of this machine's recordings, if their turns are deleted or if they are too old."""
+"""Deletes recordings of this machine whose turns are deleted, and recordings that are too old."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns A
 
 
 async def present_turns(database: Database, turns: Sequence[UUID]) -> set[UUID]:
-    """Returns the existing ones of `turns`."""
+    """Returns the ids in `turns` whose turns exist."""
     return {row["id"] for row in await database.rows(GET_PRESENT_TURNS, turns=turns)}
 
 

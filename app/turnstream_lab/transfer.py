@@ -1,4 +1,4 @@
-"""Copies a turn and its path into another database, if a rerun of the turn is possible."""
+"""Copies a turn and its path into another database for a rerun, and repeats recorded answers and steers there."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,7 +18,7 @@ from turnstream.storage.rows import to_json
 _ANY_SIZE: Final = 2**62  # bytes
 
 GET_PLACE = Statement("SELECT owner, chat_id FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = :turn")
-# The text form of a row keeps every byte; both databases have the columns of the same migrations.
+# The text form of a row keeps every byte. Both databases have the same columns, by the same migrations.
 GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
 PUT_CHAT = Statement("INSERT INTO chats SELECT (CAST(CAST(:line AS text) AS chats)).*")
 _COLUMNS: Final = """id, chat_id, parent_id, role, status, request, tool_set, attempt, recoveries, deaths, replica,
@@ -66,7 +66,7 @@ _CONTENTS: Final = {
 
 
 async def find_turn(database: Database, turn: UUID) -> tuple[str, Turn]:
-    """A turn of any owner, with that owner. Raises NotFound."""
+    """Finds a turn of any owner. Returns the owner and the turn. Raises NotFound."""
     row = await database.row(GET_PLACE, turn=turn)
     if row is None:
         raise NotFound(f"There is no turn {turn}.")
@@ -108,7 +108,7 @@ async def _copy_many(there: Transaction, here: Transaction, get: Statement, put:
 
 
 async def answer_as_recorded(database: Database, then: Turn) -> bool:
-    """Gives the waiting calls in `database` the answers of the recorded turn `then`. Returns False without any."""
+    """Answers the waiting calls in `database` as in the recorded turn `then`. Returns False if it has no answers."""
     given = {ask.key: ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)

@@ -1,4 +1,4 @@
-"""Answers of a person to waiting calls: the loop over a turn, the questions, and the commands for scripts."""
+"""Collects a person's answers to waiting calls: the loop over a turn, the questions, and shell commands for scripts."""
 
 import json
 import shlex
@@ -44,7 +44,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "sign_in": ("answer", "decline", "skip"),
 }
 _WITH_QUESTION: Final = {"elicitation", "sign_in"}
-# Offered if the server allows it.
+# This choice is offered only if the server allows it.
 _REMEMBER: Final = "chat"
 _LABELS: Final = {_REMEMBER: "allow for this (c)hat"}
 _SYNONYMS: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
@@ -59,7 +59,7 @@ class RunCoroutine(Protocol):
 
 
 class WaitingTurn(Protocol):
-    """The current turn of a `ChatSession`."""
+    """The members of a `ChatSession` that the loop uses for the current turn."""
 
     interrupted: bool
 
@@ -71,10 +71,11 @@ class WaitingTurn(Protocol):
 
 
 class Approver(Protocol):
-    """Asks a person. None skips the call, EOFError skips all calls, KeyboardInterrupt stops the turn.
-
-    `choose_call` asks which of `jobs`, each with the `input` of its call, to stop: None for none, KeyboardInterrupt for
+    """Asks a person. If `ask` returns None, the call is skipped. EOFError skips all calls, and KeyboardInterrupt stops
     the turn.
+
+    `choose_call` asks which of the background calls `jobs` to stop. Each job contains the `input` of its call. The
+    result None stops no call, and KeyboardInterrupt stops the turn.
     """
 
     def choose_call(self, jobs: Sequence[Json], /) -> Json | None: ...
@@ -84,7 +85,7 @@ class Approver(Protocol):
 
 
 class ApprovalLoop:
-    """Asks about the waiting calls of a turn. `run` completes a coroutine of the session."""
+    """Asks about the waiting calls of a turn. `run` runs a coroutine of the session to its end."""
 
     def __init__(self, session: WaitingTurn, approver: Approver, run: RunCoroutine) -> None:
         self._session = session
@@ -92,7 +93,7 @@ class ApprovalLoop:
         self._run = run
 
     def complete(self, state: Assembler) -> Assembler:
-        """Returns when the turn has ended, or waits only for skipped calls."""
+        """Asks until the turn has ended or waits only for skipped calls, and returns the state of the turn."""
         skipped: set[CallKey] = set()
         while state.end is None:
             try:
@@ -139,7 +140,9 @@ class ApprovalLoop:
 
 
 class ApprovalPrompt:
-    """`read` reads a line after a prompt, or raises EOFError. `edit` returns the edited text; None for no change."""
+    """Asks on the console. `read` prints a prompt and reads a line, or raises EOFError. `edit` returns the edited text,
+    or None if the person saved no change.
+    """
 
     def __init__(
         self,
@@ -173,8 +176,8 @@ class ApprovalPrompt:
             self.notify(f"answer with a number from 1 to {len(jobs)}, with a, or with Enter")
 
     def ask(self, call: Json, remaining: int) -> Json | None:
-        """Returns the action for the server; None if the call is skipped. `remaining` is the number of further waiting
-        calls.
+        """Returns the action to send to the server, or None if the person skips the call. `remaining` is the number of
+        other calls that wait after this call.
         """
         self._show(call, remaining)
         choices = _CHOICES.get(call["type"], ("skip",))
@@ -233,7 +236,7 @@ class ApprovalPrompt:
                 return _result(call, f"{_DECLINED} {self._read(_REASON)}".strip()) | {"is_error": True}
 
     def _answer(self, call: Json) -> Json:
-        """Reads a value for each member of the question; an empty line omits one."""
+        """Reads a value for each member that the question asks for. An empty line omits the member."""
         schema = call["input"].get("schema")
         accepted: Json = _decision("answer", call) | {"action": "accept"}
         if schema is None:
@@ -247,7 +250,9 @@ class ApprovalPrompt:
         return accepted | {"content": content}
 
     def _edited(self, call: Json) -> Json | None:
-        """Keeps a text that is not a JSON object as a draft for the next edit."""
+        """Lets the person edit the call's input, and returns the approval. If the text is not a JSON object, returns
+        None, and keeps the text as a draft for the next edit.
+        """
         identity = call["tool_use_id"]
         text = self._edit(self._drafts.get(identity, indented_json(call["input"] or {})))
         if text is None:
@@ -267,7 +272,7 @@ class ApprovalPrompt:
 
 
 def _typed(line: str, kind: str | None) -> Any:
-    """The value in a line. A value of a wrong type stays a text, which the server refuses with an error."""
+    """Converts a line to a value of type `kind`. If this fails, the value stays a text, which the server refuses."""
     if kind == "boolean":
         return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(line.lower(), line)
     try:
@@ -298,8 +303,8 @@ def _expiry(time: str, now: datetime) -> str:
 
 
 def answer_commands(state: Assembler, server: str, program: str, *, token: bool) -> Iterator[str]:
-    """Yields the waiting calls and the shell commands that answer them; with `token` these send $TURNSTREAM_TOKEN. The
-    `program` is the command that opens a chat.
+    """Yields lines that describe the waiting calls, and shell commands that answer the calls. With `token`, the
+    commands send $TURNSTREAM_TOKEN. `program` is the command that opens a chat.
     """
     turn, chat = state.start["turn"], state.start["chat"]
     calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "1 call waits"

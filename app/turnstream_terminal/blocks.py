@@ -1,4 +1,4 @@
-"""Descriptions of blocks: remarks on tool results, decisions of people, shortenings, verdicts, full contents."""
+"""Describes blocks in words: tool results, people's decisions, shortened results, verdicts, full contents."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
     "expired": "not answered in time",
     "superseded": "not run, because the user wrote something else",
 }
-# Every result has the durations; `reason_not_run` and `edited_input` show the approval.
+# These notes need no remark: every result has the times, and `reason_not_run` and `edited_input` show the approval.
 _NOT_REMARKED: Final = frozenset({"started_at", "seconds", "approval"})
 
 
 def block_of_upload(upload: Json, name: str) -> Json:
-    """Returns the block of a message that shows an uploaded file."""
+    """Returns a block that attaches an uploaded file to a message."""
     source = {"type": "upload", "id": upload["id"]}
     if upload["media_type"].startswith("image/"):
         return {"type": "image", "source": source}
@@ -57,7 +57,7 @@ def block_of_upload(upload: Json, name: str) -> Json:
 
 
 def result_remarks(result: Json) -> list[str]:
-    """Describes unusual causes of a tool_result."""
+    """Returns remarks on what was unusual about a tool_result, such as an edited input or a retry."""
     edited = ["edited"] if edited_input(result) is not None else []
     edited += ["allowed for this chat"] if _approval(result).get("decision") == "remembered" else []
     edited += [f"decided by {by}"] if (by := _approval(result).get("by")) else []
@@ -65,20 +65,20 @@ def result_remarks(result: Json) -> list[str]:
 
 
 def file_labels(result: Json) -> list[str]:
-    """Names the images and documents of a tool_result: `[image/png]`."""
+    """Returns a label such as `[image/png]` for each image and document of a tool_result."""
     content = result.get("content") or ()
     return [f"[{part['source']['media_type']}]" for part in content if part["type"] != "text"]
 
 
 def reason_not_run(result: Json) -> str:
-    """Returns why a call did not run, or not to its end; empty if it did."""
+    """Returns the reason why a call did not run or was stopped; empty if the call ran to its end."""
     if _notes(result).get("stopped"):
         return "stopped by a person"
     return _REASONS_NOT_RUN.get(_approval(result).get("decision", ""), "")
 
 
 def edited_input(result: Json) -> Any:
-    """Returns a person's edited arguments; None without an edit."""
+    """Returns the arguments as a person edited them; None if nobody edited them."""
     text = _approval(result).get("input")
     try:
         return json.loads(text) if isinstance(text, str) else text
@@ -87,7 +87,7 @@ def edited_input(result: Json) -> Any:
 
 
 def shortened_summary(data: Json) -> tuple[str, str]:
-    """Describes a `shortened` block: the number of results, and the omitted characters or files."""
+    """Describes a `shortened` block in two texts: how many results were shortened, and how much was omitted."""
     count, sent, files = data["results"], data["results"] * data["head"], data.get("files", 0)
     results = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
     if files:
@@ -96,13 +96,13 @@ def shortened_summary(data: Json) -> tuple[str, str]:
 
 
 def verdict_problem(verdict: Json) -> str:
-    """Returns the reason of a rejected output."""
+    """Returns the reason why an output was rejected."""
     return str(verdict["text"]).removeprefix("The output is not right. ")
 
 
 def degraded_line(degraded: Sequence[Json]) -> str:
     """Summarises the degradations of a turn: `degraded: search cut, tried again · fetch timed out · all tools failed`;
-    empty without any.
+    empty if nothing was degraded.
     """
     by_tool: dict[str, list[str]] = {}
     for item in degraded:
@@ -114,7 +114,7 @@ def degraded_line(degraded: Sequence[Json]) -> str:
 
 
 def full_blocks(blocks: Sequence[Json]) -> Iterator[RenderableType]:
-    """Renders all parts of a turn, uncut."""
+    """Renders all blocks of a turn without truncation."""
     for block in blocks:
         yield Rule(Text(_heading(block)), align="left", style="dim")
         yield Padding(Text(printable(_content(block))), (0, 2))
@@ -154,7 +154,7 @@ def _approval(result: Json) -> Mapping[str, Any]:
 
 
 def _cost(item: Json) -> str:
-    """The cost of a cut reply, or the used part of a limit."""
+    """Returns the tokens of an interrupted reply, or the used part of a limit."""
     if item.get("limit") is not None:
         return f" ({item['used']:,} of {item['limit']:,})"
     tokens = item.get("output_tokens")

@@ -1,4 +1,4 @@
-"""Lists of chats, for a person's choice and for other programs."""
+"""Prints lists of chats, for a person to choose from and for other programs to read."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -10,7 +10,8 @@ from rich.text import Text
 from turnstream_client.events import Json
 from turnstream_terminal.text import common_length, one_line
 
-# An id begins with its time in milliseconds (12 digits and a hyphen), so this length is nearly always unique.
+# An id begins with the time of its creation in milliseconds (12 digits and a hyphen), so a prefix of this length is
+# nearly always unique.
 _SHORTEST: Final = 13
 
 
@@ -26,7 +27,9 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts: bool = False) -> None:
-    """With `excerpts` the chats are matches of a search, and each excerpt follows its chat."""
+    """Prints numbered chats. With `excerpts`, the chats are matches of a search, and a line with its excerpt follows
+    each chat.
+    """
     if not chats:
         console.print(Text("Nothing was found." if excerpts else "There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])
@@ -49,7 +52,7 @@ def print_chats(console: Console, chats: Sequence[Json], now: datetime, excerpts
 
 
 def print_turns(console: Console, turns: Sequence[Json], shown: Collection[str]) -> None:
-    """Prints turns of branches with their numbers, and marks turns of the `shown` branch."""
+    """Prints numbered turns of several branches, and marks the turns whose ids are in `shown`."""
     for number, turn in enumerate(turns, start=1):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f"{number:>3} {'*' if turn['id'] in shown else ' '} ", "dim")

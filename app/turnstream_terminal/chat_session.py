@@ -1,4 +1,4 @@
-"""A person's session with a server: sends messages, shows the turn, answers waiting calls, stops it."""
+"""A person's session with a server: sends messages, shows turns, answers waiting calls, and stops turns."""
 
 import asyncio
 from base64 import b64encode
@@ -14,7 +14,7 @@ from turnstream_client.events import Json
 from turnstream_client.http import AsyncClient, StreamFollower
 from turnstream_terminal.turn_view import TurnView
 
-# Id and input digest: the same id with another input is a new question to the person.
+# The id of a call and the digest of its input: if the input changes, the call is a new question to the person.
 CallKey = tuple[str, str]
 
 _FRAME: Final = 0.08  # seconds
@@ -24,7 +24,7 @@ _TOO_LATE: Final = frozenset({404, 409})
 
 @dataclass(slots=True)
 class _FollowedTurn:
-    """`closed` are calls that can no longer be answered."""
+    """A turn that the session follows. `closed` has the keys of calls that can no longer be answered."""
 
     turn: Json
     follower: StreamFollower
@@ -37,15 +37,15 @@ class _FollowedTurn:
 
 
 class ChatSession:
-    """`open_view` makes the view of a turn. `model` and further `options` are sent with each message. `chat` is the id
-    of the open chat; None before the first message. `branch` is the turn before the next message; None is the newest.
-    `attached` are blocks for the next message.
+    """`open_view` creates the view of a turn. `model` and `options`, which are other members of the body, are sent with
+    each message. `chat` is the id of the open chat, or None before the first message. `branch` is the parent of the
+    next message; None means the newest turn. `attached` are blocks that the next message includes.
 
-    A turn is shown until it ends or waits for a person. Then `pending_calls` returns the waiting calls, `answer_call`
-    answers one, and `resume` shows the rest.
+    The session shows a turn until the turn ends or waits for a person. Then `pending_calls` returns the waiting calls,
+    `answer_call` answers a call, and `resume` shows the rest of the turn.
 
-    If `offers_calls`, an interrupt of a turn with background calls only sets `interrupted`, and the caller stops a call
-    or the turn.
+    With `offers_calls`, Ctrl-C during a turn that has background calls only sets `interrupted`; then the caller stops a
+    call or the turn.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class ChatSession:
         self.attached: list[Json] = []
 
     async def send(self, text: str) -> Assembler:
-        """Sends `text` and the attached blocks in the open chat, or in a new one, and shows the answer."""
-        text = text.encode(errors="replace").decode()  # input in another encoding has lone surrogates
+        """Sends `text` and the attached blocks in the open chat, or in a new chat, and shows the answer."""
+        text = text.encode(errors="replace").decode()  # text typed in another encoding has lone surrogates
         members = dict(self._options or {})
         if self.branch:
             members["parent_id"] = self.branch
@@ -79,7 +79,7 @@ class ChatSession:
         return await self._show_exchange(self._client.post_turn(self.chat, text, self.model, str(uuid4()), members))
 
     async def edit(self, turn: Json, text: str) -> Assembler:
-        """Sends `text` in place of a user turn, with its files, and shows the answer."""
+        """Sends `text` and the files of the user turn `turn` as a sibling of that turn, and shows the answer."""
         files = [input_of(block) for block in turn["blocks"] if "source" in block.get("data", {})]
         members = {
             **(self._options or {}),
@@ -92,7 +92,7 @@ class ChatSession:
         )
 
     async def retry(self, turn: Json) -> Assembler:
-        """Shows another answer to the same message, as a sibling of the assistant turn."""
+        """Requests another answer as a sibling of the assistant turn `turn`, and shows this answer."""
         members: Json = {"model": self.model} if self.model else {}
         return await self._show_exchange(self._client.regenerate(turn["chat_id"], turn["id"], members))
 
@@ -109,12 +109,12 @@ class ChatSession:
         return await self._follow(turn, view)
 
     async def follow(self, turn: Json) -> Assembler:
-        """Shows an assistant turn, then its further events. A cancellation (Ctrl-C) stops the turn."""
+        """Shows an assistant turn as it is now, then its new events. A cancellation (Ctrl-C) stops the turn."""
         return await self._follow(turn, self._open_view(Assembler()))
 
     async def pending_calls(self) -> list[Json]:
-        """Returns the displayed calls that now wait for a person. A call that is new on the server waits for the next
-        display: the person has not seen its context.
+        """Returns the displayed calls that still wait for a person. A call that is not displayed yet is left out,
+        because the person has not seen its context.
         """
         current = self._followed
         shown = {call_key(action) for action in current.view.state.actions} - current.closed
@@ -124,7 +124,7 @@ class ChatSession:
         return actions
 
     async def answer_call(self, call: Json, action: Json) -> None:
-        """Raises RequestRejected for a late or invalid answer."""
+        """Sends `action` as the answer to `call`. Raises RequestRejected if the answer is late or invalid."""
         current = self._followed
         try:
             await self._client.answer_call(*current.ids, action, str(uuid4()))
@@ -134,7 +134,7 @@ class ChatSession:
             raise
 
     async def resume(self, skipped: Set[CallKey] = frozenset()) -> Assembler:
-        """Shows the turn until its end, until a call outside of `skipped` waits, or until all of its calls wait."""
+        """Shows the turn until it ends, until a call that is not in `skipped` waits, or until all open calls wait."""
         return await self._show(self._followed, skipped)
 
     async def stop_call(self, job: Json) -> None:
@@ -172,15 +172,15 @@ class ChatSession:
             try:
                 waits = await _feed_view(current.follower, view, needs_a_person)
             except RequestRejected as error:
-                if error.status != 400:  # an invalid cursor, for example after the server was restored from a backup
+                if error.status != 400:  # 400: the cursor is invalid, for example after a backup was restored
                     raise
                 turn = await self._client.turn(*current.ids)
                 view.state, current.follower = Assembler.of(turn), self._client.follow(*current.ids, turn["cursor"])
                 waits = await _feed_view(current.follower, view, needs_a_person)
-            if not waits and view.state.end is None:  # the turn ended before the connection: the rows have the rest
+            if not waits and view.state.end is None:  # the turn ended before the connection
                 view.state = Assembler.of(await self._client.turn(*current.ids))
         except asyncio.CancelledError:
-            # Ctrl-C: asyncio.Runner cancels the task once. The same task then stops the turn, so the request to stop
+            # On Ctrl-C asyncio.Runner cancels this task once. The task itself then requests the stop of the turn, so it
             # must be able to await again.
             task = asyncio.current_task()
             assert task is not None
@@ -209,9 +209,9 @@ class ChatSession:
 
 
 def input_of(block: Json) -> Json:
-    """The block that sends a stored block's file again."""
+    """Returns a block that sends the file of a stored block again."""
     source, title = block["data"]["source"], block["data"].get("title")
-    if source["type"] != "upload":  # a text, contained in the block
+    if source["type"] != "upload":  # the block itself contains the text
         source = {"type": "base64", "data": b64encode(block["text"].encode()).decode()}
     else:
         source = {"type": "upload", "id": source["id"]}
@@ -223,7 +223,7 @@ def call_key(call: Json) -> CallKey:
 
 
 async def _feed_view(follower: StreamFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:
-    """Feeds events until the turn has ended (returns False) or `is_enough` is true (returns True)."""
+    """Passes events to the view. Returns False when the turn has ended, or True as soon as `is_enough` is true."""
     if view.state.end is not None or is_enough():
         return view.state.end is None
     async with _drawing(view), aclosing(follower.events()) as events:

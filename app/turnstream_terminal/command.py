@@ -1,4 +1,4 @@
-"""`turnstream-chat`, also available as `turnstream chat`."""
+"""The command `turnstream-chat`, which is also available as `turnstream chat`."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ from turnstream_terminal.turn_view import LiveTurnView, PlainTurnView, TurnView
 _CHAT_ID: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)
 _LISTED: Final = 20
 _ALL: Final = 1_000_000
-_EXIT_INTERRUPTED: Final = 130  # the convention of shells for a program that Ctrl-C ended
+_EXIT_INTERRUPTED: Final = 130  # the convention of shells for a program that Ctrl-C stopped
 _EXIT_WAITING: Final = 3
 
 
@@ -130,7 +130,7 @@ def chat(
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns the question from the arguments and standard input; None if the command should ask for it."""
+    """Returns the question in the arguments and on standard input, or None if the command opens a prompt."""
     if "-" in words or not (words or sys.stdin.isatty()):
         piped = sys.stdin.read()
         words = tuple(f"\n\n{piped}" if word == "-" else word for word in words) or (piped,)

@@ -1,4 +1,6 @@
-"""The terminal of the process: console, line input, editor, and work in the foreground without echo."""
+"""The terminal of the process: the console, line input, the editor, and foreground work during which keys are not
+echoed.
+"""
 
 import asyncio
 import shutil
@@ -26,7 +28,7 @@ def _optional_module(name: str) -> Any:
         return None
 
 
-# Windows has neither: its console edits lines itself.
+# Windows has neither module: its console edits lines itself.
 _readline, _termios = _optional_module("readline"), _optional_module("termios")
 
 
@@ -35,13 +37,15 @@ def open_console() -> Console:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     console = Console(theme=THEME, highlight=False, markup=False, emoji=False)
-    if console.is_dumb_terminal:  # rich assumes 80 columns for these
+    if console.is_dumb_terminal:  # rich assumes 80 columns for dumb terminals
         console.width = shutil.get_terminal_size().columns
     return console
 
 
 def is_terminal() -> bool:
-    """True if a person sees the output. `Console.is_terminal` is unfit: with FORCE_COLOR a pipe counts, too."""
+    """True if standard output is a terminal. `Console.is_terminal` would also be true for a pipe, if FORCE_COLOR is
+    set.
+    """
     return sys.stdout.isatty()
 
 
@@ -51,7 +55,9 @@ def open_display(console: Console) -> Display:
 
 
 def prepare_prompt() -> None:
-    """Makes a pasted text with line breaks one message instead of one per line. libedit does not support this."""
+    """Makes readline accept a pasted text with line breaks as one message, not one message per line. libedit cannot do
+    this.
+    """
     if _readline is not None and "libedit" not in (_readline.__doc__ or ""):
         _readline.parse_and_bind("set enable-bracketed-paste on")
 
@@ -74,7 +80,9 @@ def read_line(prompt: str, draft: str = "") -> str:
 
 
 def edit_text(editor: str | None, text: str) -> str | None:
-    """Returns `text` after an edit in `editor`, or on one line without an editor; None for no change."""
+    """Lets the person edit `text` in `editor`, or on one line if there is no editor. Returns the new text, or None if
+    nothing was saved.
+    """
     if editor is not None:
         try:
             return click.edit(text, editor, extension=".json")
@@ -91,7 +99,9 @@ class ForegroundRunner:
     console: Console
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Completes `work`. The first Ctrl-C cancels `work`, which may handle this; the second one stops all work."""
+        """Runs `work` to its end. The first Ctrl-C cancels `work`, which may handle the cancellation; the second Ctrl-C
+        cancels all tasks.
+        """
         with _quiet_terminal(self.console):
             try:
                 return self.runner.run(work)
@@ -110,7 +120,9 @@ async def _cancel_all() -> None:
 
 @contextmanager
 def _quiet_terminal(console: Console) -> Iterator[None]:
-    """Hides the cursor and the echo of keys, which would disturb the answer. The next prompt receives the keys."""
+    """Hides the cursor, and switches off the echo of keys, which would disturb the answer. The next prompt receives the
+    keys that were typed.
+    """
     if console.is_dumb_terminal or not is_terminal():
         yield
         return

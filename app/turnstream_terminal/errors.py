@@ -10,7 +10,7 @@ from turnstream_client.errors import ClientError, ConnectionLost, NotTurnstream,
 
 
 def explained(error: ClientError) -> str:
-    """The error, with a remedy."""
+    """Returns the text of the error, with a remedy if there is one."""
     match error:
         case ServerUnreachable():
             return f"{error}; start one with `turnstream serve`, or name another one with --server URL"
@@ -26,7 +26,7 @@ def explained(error: ClientError) -> str:
 
 
 class CommandFailed(click.ClickException):
-    """Ends a command with exit code 1 and one sentence."""
+    """Exits a command with code 1, after one sentence on standard error."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"turnstream: {self.message}", file, err=file is None)
@@ -34,7 +34,7 @@ class CommandFailed(click.ClickException):
 
 @contextmanager
 def client_errors_explained() -> Iterator[None]:
-    """Encloses a command that uses the client."""
+    """Raises CommandFailed with a remedy if the enclosed command raises an error of the client."""
     try:
         yield
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Options of the form NAME=VALUE, converted to members of a request's body."""
+"""Converts options of the form NAME=VALUE to members of a request's body."""
 
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,9 @@ def params_of(words: Iterable[str]) -> Json:
 
 
 def assignments(words: Iterable[str], example: str) -> Iterator[tuple[str, str]]:
-    """Splits each word into a name and a value. Raises click.UsageError, with the example, without a value."""
+    """Splits each word into a name and a value. Raises click.UsageError, which names the example, if a word has no
+    value.
+    """
     for word in words:
         name, mark, value = word.partition("=")
         if not mark:
@@ -24,7 +26,7 @@ def assignments(words: Iterable[str], example: str) -> Iterator[tuple[str, str]]
 
 
 def toml_value(text: str) -> Any:
-    """A TOML value, such as a number or a list; anything else is a text."""
+    """Parses a TOML value, such as a number or a list. Returns any other text unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -42,7 +44,9 @@ def nested(values: Iterable[tuple[str, Any]]) -> Json:
 
 
 def merged(under: Json, over: Json) -> Json:
-    """Members of `over` replace those of `under`; objects in both are merged."""
+    """Returns the members of both objects. If both have an object of the same name, the two objects are merged; other
+    members of `over` replace members of `under`.
+    """
     both = {
         name: merged(under[name], value)
         for name, value in over.items()

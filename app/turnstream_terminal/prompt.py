@@ -104,14 +104,14 @@ class ChatPrompt:
             self._dim(f"Come back with: {self._program} {chat_id}")
 
     def open(self, chat: Json, through: str | None = None) -> None:
-        """Shows the chat, or its branch `through` a turn, and follows a running newest turn."""
+        """Shows the chat, or its branch through the turn `through`. If the newest turn is running, follows it."""
         page = self._run(self._client.path(chat["id"], _TURNS_SHOWN, through))
         self._session.chat = chat["id"]
         self._session.branch = page["turns"][-1]["id"] if through else None
         self._dim(f"{title_of(chat)}" + ("  (only the newest turns are shown)" if page["next"] else ""))
         for turn in page["turns"]:
             if turn["role"] == "user" and not turn["blocks"]:
-                continue  # the answer follows a report, or continues its client's text
+                continue  # an empty message: the answer follows a report, or continues text from the client
             if turn["role"] == "user":
                 lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
                 left_out = len(lines) - _LINES_SHOWN
@@ -279,7 +279,7 @@ class ChatPrompt:
                 return self._client.change_queued(chat, id, version, kind="steer" if command == "now" else "queued")
 
     def _path(self) -> list[Json]:
-        """The newest turns of the branch on display."""
+        """Returns the newest turns of the branch on display."""
         page = self._run(self._client.path(self._session.chat or "", _TURNS_COUNTED, self._session.branch))
         turns: list[Json] = page["turns"]
         return turns
@@ -330,7 +330,7 @@ class ChatPrompt:
         self._dim(f"{count} · {tokens[0]:,} tokens in, {tokens[1]:,} out · {at_least}{price}")
 
     def _currency(self) -> str:
-        """The currency of the prices, behind a space; empty if the server has none."""
+        """Returns a space and the currency of the prices; empty if the server names no currency."""
         return next((f" {model['currency']}" for model in self._run(self._client.models()) if model["currency"]), "")
 
     def _show_calls(self) -> None:

@@ -1,4 +1,4 @@
-"""Rendering of the parts of a turn to lines of a terminal."""
+"""Renders the parts of a turn as lines of a terminal."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ THEME: Final = Theme(
 )
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ASCII_SPINNER: Final = "|/-\\"
-_SIGNS: Final[Mapping[LineStatus, tuple[str, str, str]]] = {  # sign (none: the spinner), sign in ASCII, style
+_SIGNS: Final[Mapping[LineStatus, tuple[str, str, str]]] = {  # sign (empty for the spinner), sign in ASCII, style
     "thinking": ("∴", "*", "dim"),
     "thought": ("∴", "*", "dim"),
     "writing": ("", "", "dim"),
@@ -61,7 +61,9 @@ class _Markdown(Markdown):
 
 
 class Renderer:
-    """`frame` counts the frames drawn so far and turns the spinners."""
+    """Renders parts and status lines. The parameter `frame` is the number of the frame, and selects the character of
+    spinners.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -73,8 +75,9 @@ class Renderer:
     def parts(
         self, parts: Iterable[TurnPart], frame: int = 0, *, before: TurnPart | None = None, tallest: int | None = None
     ) -> list[list[ScreenLine]]:
-        """Returns the lines of each part. Empty lines are at the beginning and around prose and messages of the user.
-        Only the last `tallest` lines of unfinished code are rendered.
+        """Returns the lines of each part. An empty line precedes the first part, all prose and all messages of the
+        user, and follows prose and these messages. Only the last `tallest` lines of an unfinished code block are
+        rendered.
         """
         rendered: list[list[ScreenLine]] = []
         cache: dict[tuple[str, int], list[ScreenLine]] = {}  # keeps only the entries of this frame
@@ -97,7 +100,7 @@ class Renderer:
         text = Text(self._sign_of[line.status] or self._spin(frame), style, overflow="ellipsis")
         text.append(f" {line.name}", "dim" if style == "dim" else "not dim")
         if line.details or line.note:
-            # The note stays complete; the details are cut to the rest of the line.
+            # The note gets as much room as it needs; the details are truncated to the rest of the line.
             room = self._console.width - text.cell_len
             note = Text(f" · {line.note}" if line.note else "", "red" if line.status == "failed" else "dim")
             note.truncate(max(room, 0), overflow="ellipsis")
@@ -114,7 +117,7 @@ class Renderer:
         return self._spinner[frame % len(self._spinner)]
 
     def _prose(self, markdown: str) -> list[ScreenLine]:
-        """Renders without rich's surrounding empty lines."""
+        """Renders Markdown without the empty lines that rich adds at the beginning and at the end."""
         if has_huge_table(markdown):
             return self._lines(Text(markdown))
         lines = self._lines(_Markdown(markdown, code_theme="ansi_dark", hyperlinks=False))
@@ -132,7 +135,7 @@ class Renderer:
 
 
 def _visible_markdown(part: TurnPart, prose: Prose, tallest: int | None) -> str:
-    """Cuts an unfinished code block to its last lines: more does not fit on the screen."""
+    """Truncates an unfinished code block to its last `tallest` lines, because more lines do not fit on the screen."""
     text = prose.markdown
     if part.settled or tallest is None or not text.lstrip().startswith(("```", "~~~")):
         return text
@@ -141,7 +144,7 @@ def _visible_markdown(part: TurnPart, prose: Prose, tallest: int | None) -> str:
 
 
 def _trimmed(row: list[Segment]) -> list[Segment]:
-    """Removes trailing spaces: they would wrap in a narrower window."""
+    """Removes trailing spaces from a row, because they would wrap in a narrower window."""
     while row and not row[-1].text.strip(" ") and not (row[-1].style and row[-1].style.bgcolor):
         row = row[:-1]
     if row and not (row[-1].style and row[-1].style.bgcolor):

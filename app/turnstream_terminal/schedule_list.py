@@ -1,4 +1,4 @@
-"""Schedules and triggers at the prompt: their list, and the bodies for a pause or a new one."""
+"""Schedules and triggers at the prompt: prints their list, and makes the bodies that create or pause a schedule."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _WRITTEN: Final = (
     "per_minute",
     "paused",
 )
-# Minutes with an `m`, or the five fields of a cron expression.
+# Minutes with an `m`, or the five fields of a cron expression; the text of the message follows.
 _RULE: Final = re.compile(r"(?:(?P<minutes>\d+)m|(?P<cron>(?:\S+\s+){4}\S+))\s+(?P<words>.+)", re.DOTALL)
 _LONGEST_NAME: Final = 60
 
@@ -61,13 +61,15 @@ def _time_of(text: str) -> str:
 
 
 def changed_body(each: Json, *, paused: bool) -> Json:
-    """The body of a schedule or trigger, unchanged except for the pause."""
+    """Returns the body of a schedule or trigger, in which only `paused` is changed."""
     body: Json = {name: each[name] for name in _WRITTEN if name in each}
     return {**body, "paused": paused}
 
 
 def schedule_of(argument: str, zone: str, chat: str | None) -> Json | None:
-    """The body of a schedule from the text `60m TEXT` or `30 7 * * 1-5 TEXT`. None for another text."""
+    """Converts `60m TEXT` or `30 7 * * 1-5 TEXT` to the body of a schedule. Returns None if `argument` has another
+    form.
+    """
     match = _RULE.fullmatch(argument)
     if match is None:
         return None
@@ -78,5 +80,5 @@ def schedule_of(argument: str, zone: str, chat: str | None) -> Json | None:
 
 
 def local_zone() -> str:
-    """The name of this machine's time zone; UTC without one."""
+    """Returns the name of this machine's time zone, or UTC if the machine has no time zone."""
     return str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2] or "UTC"

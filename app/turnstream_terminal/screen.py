@@ -1,4 +1,4 @@
-"""Lines on a terminal: the last ones may still change, those above are final."""
+"""Lines on a terminal: the last lines may still change, and the lines above them are final."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
@@ -20,7 +20,7 @@ class TextOutput(Protocol):
 
 class Display(Protocol):
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
-        """Replaces the changeable lines by `lines`; the first `final` of these become final."""
+        """Replaces the changeable lines with `lines`, of which the first `final` lines become final."""
 
     def room(self, size: TerminalSize) -> int:
         """Returns the maximum number of changeable lines."""
@@ -49,11 +49,11 @@ class Screen:
         self._width = 0
 
     def room(self, size: TerminalSize) -> int:
-        return size.height - 1  # the cursor is below
+        return size.height - 1  # the cursor is in the row below the lines
 
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
-            # The terminal has wrapped the old lines to another number of rows, so all are written again.
+            # The terminal has wrapped the old lines to another number of rows, so all lines are written again.
             rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
             text = "".join(f"{line.text}\r\n" for line in lines)
             written = f"{_up(min(rows, size.height - 1))}\r\x1b[J{text}"
@@ -72,7 +72,8 @@ class Screen:
         yield _up(len(old) - first_change)
         for row in range(first_change, len(lines)):
             unchanged = row < len(old) and old[row] == lines[row]
-            # Clears the line before the write: after a full line the cursor is still in its last cell.
+            # Clears the line before it is written: after a full line, the cursor is still in the last cell of that
+            # line.
             yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
         if len(lines) < len(old):
             yield "\x1b[J"

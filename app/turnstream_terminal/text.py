@@ -12,7 +12,7 @@ _CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), 
 _LONGEST_VALUE: Final = 60
 LONGEST_LINE: Final = 400
 _MAX_CELLS: Final = 5_000
-# The second row of a table, and the rows below it.
+# Matches the second row of a table, and the rows below it.
 _TABLE: Final = re.compile(r"^[ \t>]*([|:-][|: \t-]*)$((?:\n(?![ \t]*$).*)*)", re.MULTILINE)
 
 
@@ -22,8 +22,8 @@ def printable(text: str) -> str:
 
 
 def has_huge_table(markdown: str) -> bool:
-    """Whether a table would have more cells than a terminal can show in a second. Each row is filled up to the columns
-    of the head, so a few characters may produce many cells.
+    """Returns whether the tables would have more cells than a terminal can render in a second. Each row is filled up to
+    the number of columns in the head, so a few characters may produce many cells.
     """
     cells: Iterator[int] = (
         (row.count("|") + 1) * (rows.count("\n") + 1) for row, rows in _TABLE.findall(markdown) if "|" in row
@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def last_words(text: str) -> str:
-    """The end of a growing line."""
+    """Returns the last words of a line that is still growing."""
     return text if len(text) <= _LONGEST_VALUE else f"… {text[-_LONGEST_VALUE:].partition(' ')[2]}"
 
 

@@ -1,4 +1,4 @@
-"""Parts of a turn on display: full prose, one line for each thought and tool call."""
+"""Divides a turn into parts for display: prose in full, and one line for each thought and each tool call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line. If the line is too long, `details` are cut, but not the `note` at its end."""
+    """One line that describes a block. If it is too long, `details` are truncated, but not the `note` at the end."""
 
     status: LineStatus
     name: str
@@ -76,8 +76,8 @@ class SummaryLine:
 
 @dataclass(frozen=True, slots=True)
 class TurnPart:
-    """`first` and `last` are the indexes of its blocks, `number` counts parts of the same blocks. A `settled` part no
-    longer changes, unless a reset voids its blocks.
+    """`first` and `last` are the indexes of the first and last block of the part; `number` tells parts of the same
+    blocks apart. A `settled` part no longer changes, unless a reset voids its blocks.
     """
 
     first: int
@@ -89,8 +89,8 @@ class TurnPart:
 
 @dataclass(slots=True)
 class BlockActivity:
-    """Observations of a live reader: start and end of each block by index (seconds of one clock), and the last progress
-    message of each tool by `tool_use_id`.
+    """Observations that a live reader made: when each block began and ended, by block index (seconds of one clock), and
+    the last progress message of each call, by `tool_use_id`.
     """
 
     began: dict[int, float] = field(default_factory=dict)
@@ -104,17 +104,17 @@ class BlockActivity:
 
 
 class MarkdownSplitter:
-    """Splits growing Markdown at its top-level blocks: later text can only change the last piece."""
+    """Splits growing Markdown at its top-level blocks, so that later text can change only the last piece."""
 
     def __init__(self) -> None:
         self._settled: list[str] = []
         self._settled_text = ""
 
     def split(self, text: str) -> list[str]:
-        """Returns all pieces of `text`; the last one may grow."""
+        """Returns all pieces of `text`; the last piece may still grow."""
         if not text.startswith(self._settled_text):
             self._settled, self._settled_text = [], ""
-        # Only the unsettled rest is parsed: repeated parsing of all text for each frame would be quadratic.
+        # Only the unsettled rest is parsed, because parsing the whole text for each frame would take quadratic time.
         rest = text[len(self._settled_text) :]
         if has_huge_table(rest):
             return [*self._settled, rest]
@@ -129,7 +129,7 @@ class MarkdownSplitter:
 
 
 class PartBuilder:
-    """Builds the parts of a growing turn repeatedly."""
+    """Builds the parts of a growing turn again for each frame."""
 
     def __init__(self) -> None:
         self._splitters: dict[int, MarkdownSplitter] = {}
@@ -143,7 +143,7 @@ class PartBuilder:
         if run[0]["type"] == "text":
             splitter = self._splitters.setdefault(first, MarkdownSplitter())
             pieces = splitter.split(printable("".join(block["text"] for block in run)))
-            # Complete: no further text can join the run.
+            # A run of text blocks is complete if no other text can join it.
             sealed = state.rounds.get(run[-1]["round"], {}).get("stop_reason") and not run[-1].get("interrupted")
             complete = bool(last < len(state.blocks) - 1 or sealed or state.end)
             for number, piece in enumerate(pieces):
@@ -157,13 +157,13 @@ class PartBuilder:
 
 
 def text_passages(blocks: Sequence[Json]) -> list[str]:
-    """Returns the prose of these blocks, one string per run of text."""
+    """Returns the prose of `blocks`, with one string for each run of text blocks."""
     runs = (run for run in _runs(blocks) if run[0]["type"] == "text")
     return [text for run in runs if (text := "".join(block["text"] for block in run))]
 
 
 def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
-    """Describes an unusual end and degraded tools; with `seconds` also duration and usage of the turn."""
+    """Describes an unusual end and the degradations of the turn. With `seconds`, describes duration and usage, too."""
     degraded = one_line(degraded_line(state.degraded))
     lines = [SummaryLine("other", degraded)] if degraded else []
     reason = state.stop_reason or ""
@@ -187,8 +187,8 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
 
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
-    """Joins adjacent text blocks of a round, since a provider starts a new block at a citation within a sentence; and a
-    cut text with its continuation.
+    """Yields runs of blocks. Adjacent text blocks of a round form one run, because a provider starts a new block at a
+    citation within a sentence. An interrupted text and its continuation form one run, too.
     """
     run: list[Json] = []
     for block in blocks:
@@ -208,7 +208,7 @@ def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
 
 
 class _SummaryLines:
-    """Lines for blocks that are not text. A call and its result share one line."""
+    """Makes the lines for blocks that are not text. A call and its result share one line."""
 
     def __init__(self, state: Assembler, activity: BlockActivity, now: float) -> None:
         self._state = state
@@ -218,7 +218,7 @@ class _SummaryLines:
         self._calls = {_call_key(block) for block in state.blocks if block["type"].endswith("tool_use")}
 
     def of(self, block: Json) -> SummaryLine | None:
-        """Returns None for a result: the line of its call includes it."""
+        """Returns the line of a block. A result has no line of its own (None): the line of its call describes it."""
         kind: str = block["type"]
         if kind == "thinking" and block.get("open"):
             return SummaryLine("thinking", "thinking", last_words(one_line(block["text"][-LONGEST_LINE:])))
@@ -238,7 +238,7 @@ class _SummaryLines:
         if block.get("open"):
             return SummaryLine("writing", name, note=f"{len(block['text']):,} characters" if block["text"] else "")
         details, result = short_input(block.get("input")), self._results.get(_call_key(block))
-        started = self._activity.ended.get(block["index"])  # a tool runs from the end of its call block
+        started = self._activity.ended.get(block["index"])  # a tool starts when the block of its call ends
         if result is None:
             if self._state.end or block.get("interrupted"):
                 return SummaryLine("stopped", name, details, "did not finish")
@@ -261,7 +261,7 @@ class _SummaryLines:
 
 
 def job_notes(job: Json) -> list[str]:
-    """The state of a background call, its report, and its agent."""
+    """Returns the state and progress of a background call, and the cost and chat of its agent."""
     child = job["child"]
     state = _CHILD_STATES.get(child["status"]) if child else None
     notes = [state or _JOB_STATES.get(job["state"], one_line(job["state"])), one_line(job["progress"] or "")]
@@ -271,12 +271,12 @@ def job_notes(job: Json) -> list[str]:
 
 
 def _elapsed(start: float | None, end: float | None) -> str:
-    """Empty for a short or unobserved duration."""
+    """Returns the duration; empty if it is short or was not observed."""
     return "" if start is None or end is None or end - start < _SHORTEST_TIME else duration(end - start)
 
 
 def _server_line(block: Json) -> SummaryLine:
-    """A note of the server between the model's blocks, or a block of an unknown type."""
+    """Describes a block that the server wrote between the model's blocks, or a block of an unknown type."""
     data = block.get("data")
     match block["type"]:
         case "shortened" if data:
@@ -298,5 +298,5 @@ def _server_line(block: Json) -> SummaryLine:
 
 
 def _call_key(block: Mapping[str, object]) -> tuple[object, object]:
-    """A provider may repeat the id of a call in another round."""
+    """Returns the round and the id of a call, because a provider may use an id again in another round."""
     return block["round"], block.get("tool_use_id") or block.get("id")

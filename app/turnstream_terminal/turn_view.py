@@ -61,7 +61,7 @@ class LiveTurnView:
         self._builder = PartBuilder()
         self._activity = BlockActivity()
         self._final: list[TurnPart] = []
-        self._taken_back = False  # a final part has become wrong
+        self._taken_back = False  # a reset has voided a final part
         self._interposed = False  # a question to the person is below the final parts
         self._notice = ""  # replaces the current step in the status line
         self._stage = ""
@@ -79,17 +79,18 @@ class LiveTurnView:
                 self._activity.progress[data["tool_use_id"]] = data["text"].rstrip().rpartition("\n")[2]
             case "reset":
                 self._activity.discard_from(data["index"])
-                # A terminal cannot remove final lines: a note below voids them, and they are printed again.
+                # A terminal cannot remove final lines: a note below declares them void, and the new parts are printed
+                # below the note.
                 valid = [part for part in self._final if part.last < data["index"]]
                 self._taken_back = self._taken_back or len(valid) < len(self._final)
                 self._final = valid
             case "status":
                 self._stage = data.get("stage", self._stage)
-            case ConnectionEvent.OPENED:  # a change of the stage may have been lost
+            case ConnectionEvent.OPENED:  # the client may have missed a change of the stage
                 self._stage = ""
             case ConnectionEvent.LOST:
                 self._notice = _RECONNECTING
-                if not self._display.room(self._size()):  # no room for a status line
+                if not self._display.room(self._size()):  # the display has no room for a status line
                     lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
                     self._display.show(lines, 1, self._size())
             case "retry":
@@ -122,14 +123,14 @@ class LiveTurnView:
         self._show(parts[:final], rendered[:final], changing[-room:] if room else [], size)
 
     def pause(self) -> None:
-        """Until the next `draw`, removes the changeable parts for a question, and stops the clock."""
+        """Removes the changeable parts to make room for a question, and stops the clock, until the next `draw`."""
         parts, rendered = self._unprinted(self._now())
         final = next((index for index, part in enumerate(parts) if not part.settled), len(parts))
         self._show(parts[:final], rendered[:final], [], self._size())
         self._interposed, self._paused_at = True, self._clock()
 
     def finish(self) -> None:
-        """Prints the present turn, and its end."""
+        """Prints the rest of the turn, and the lines about its end."""
         now = self._now()
         parts, rendered = self._unprinted(now)
         seconds = now - self._began if self._activity.began else None
@@ -140,7 +141,7 @@ class LiveTurnView:
     def _unprinted(
         self, now: float, frame: int = 0, tallest: int | None = None
     ) -> tuple[list[TurnPart], list[list[ScreenLine]]]:
-        """Returns the parts that are not final, and the lines of each."""
+        """Returns the parts that are not final, and the lines of each part."""
         parts = self._builder.build(self.state, self._activity, now)[len(self._final) :]
         before = self._final[-1] if self._final and not (self._taken_back or self._interposed) else None
         return parts, self._renderer.parts(parts, frame, before=before, tallest=tallest)
@@ -183,7 +184,9 @@ class LiveTurnView:
 
 
 class PlainTurnView:
-    """Writes only prose, each round after its seal: a pipe cannot void anything. The other parts go to `notes`."""
+    """Writes only prose, each round after its seal, because text in a pipe cannot be taken back. Other remarks go to
+    `notes`.
+    """
 
     def __init__(self, out: TextOutput, notes: TextOutput, state: Assembler) -> None:
         self.state = state
@@ -221,10 +224,10 @@ class PlainTurnView:
         self._notes.flush()
 
     def _print(self, last_round: int | None) -> None:
-        """Writes the unwritten part of the passages up to `last_round`; None for all rounds."""
+        """Writes the new text in the passages up to the round `last_round`, or in all passages if it is None."""
         blocks = [block for block in self.state.blocks if last_round is None or block["round"] <= last_round]
         for place, passage in enumerate(text_passages(blocks)):
-            if place < len(self._printed):  # a cut passage may have continued
+            if place < len(self._printed):  # an interrupted passage may have continued
                 self._out.write(passage.removeprefix(self._printed[place]))
                 self._printed[place] = passage
             else:

@@ -1,5 +1,5 @@
-"""Receives the webhook of calls that wait (docs/approvals.md), and delivers each link to its approver. A real one sends
-a mail where this one prints a line.
+"""Receives the webhook about waiting calls (docs/approvals.md), and delivers each link to its approver. A real program
+sends a mail; this example prints a line.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""turnstream beside a Django project, for the users of its sessions.
+"""Runs turnstream beside a Django project. The project's sessions identify the users of the chat.
 
 pip install turnstream django uvicorn
 SESSION_SECRET=… uvicorn host:host
@@ -19,7 +19,8 @@ from starlette.routing import Mount
 
 from turnstream import Identity, create_app, lifespan, read_settings
 
-# A project has these in its settings.py. With sessions in the database use their `SessionStore`, and `aget`.
+# A real project has these values in its settings.py. If it stores sessions in the database, import the `SessionStore`
+# of that engine, and call its `aget`.
 settings.configure(
     ROOT_URLCONF=__name__,
     SECRET_KEY=os.environ["SESSION_SECRET"],
@@ -34,7 +35,7 @@ async def home(_request: HttpRequest) -> HttpResponse:
 
 
 async def login(request: HttpRequest) -> HttpResponse:
-    request.session["user"] = request.GET["user"]  # in earnest `alogin`, after a password
+    request.session["user"] = request.GET["user"]  # a real project checks a password, and calls `alogin`
     return HttpResponse()
 
 

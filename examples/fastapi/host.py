@@ -1,4 +1,4 @@
-"""turnstream beside the routes of FastAPI: tools, hooks, users and metrics are the host's.
+"""Runs turnstream beside the routes of a FastAPI host, which provides the tools, hooks, users and metrics.
 
 pip install turnstream fastapi uvicorn
 uvicorn host:host

@@ -1,4 +1,4 @@
-"""A service behind an HTTP tool (docs/http-tools.md), and calls of it. It reads the tool from `tools.toml`."""
+"""Starts a service behind an HTTP tool (docs/http-tools.md), and calls the tool that `tools.toml` declares."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from turnstream import ToolContext, ToolSettings, open_toolset, verify
 
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the setting TURNSTREAM_SIGNING_SECRET
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # the value of the setting TURNSTREAM_SIGNING_SECRET
 
 
 async def weather(request: web.Request) -> web.Response:

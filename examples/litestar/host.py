@@ -1,4 +1,4 @@
-"""turnstream beside a Litestar application, for the users of its sessions.
+"""Runs turnstream beside a Litestar application. The application's sessions identify the users of the chat.
 
 pip install turnstream litestar uvicorn
 uvicorn host:host
@@ -27,7 +27,7 @@ async def home() -> str:
 
 @post("/login")
 async def login(request: Request[Any, Any, Any], user: str) -> None:
-    request.set_session({"user": user})  # in earnest after a password
+    request.set_session({"user": user})  # a real application checks a password first
 
 
 pages = Litestar([home, login], middleware=[sessions.middleware])

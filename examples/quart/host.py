@@ -1,4 +1,4 @@
-"""turnstream beside a Quart application, for the users of its sessions.
+"""Runs turnstream beside a Quart application. The application's sessions identify the users of the chat.
 
 pip install turnstream quart uvicorn
 SESSION_SECRET=… uvicorn host:host
@@ -28,7 +28,7 @@ async def home() -> str:
 
 @pages.post("/login")
 async def login() -> str:
-    session["user"] = request.args["user"]  # in earnest after a password
+    session["user"] = request.args["user"]  # a real application checks a password first
     return ""
 
 

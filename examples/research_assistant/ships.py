@@ -1,4 +1,4 @@
-"""A count that an office makes elsewhere; it posts the result to the path with the token."""
+"""A tool that orders a count from an office. The office later posts the result to the given path, with the token."""
 
 import os
 

@@ -1,5 +1,5 @@
-// The account of the owner: credentials and remembered approvals, which can be revoked, entries of the audit trail, and the
-// request for an erasure.
+// The account of the owner: credentials and remembered approvals, which the owner can revoke, the audit trail, and the
+// request to erase everything.
 
 import { asked, attempts, confirmed, h, iconButton } from './dom.js'
 import { serversButton } from './servers.js'
@@ -27,7 +27,7 @@ export async function showOwnAccount(client) {
     const item = h('li', { class: 'row' }, words, path && iconButton('bin', texts.revoke(name), revoke))
     return item
   }
-  // The page would lose the credential that it uses.
+  // The page must not revoke the credential that it uses itself.
   const credentialItem = (credential) => {
     const path = credential.current ? null : `/api/account/credentials/${credential.id}`
     return revocable(credential.name ?? texts.kinds[credential.kind], aboutCredential(credential), path)
@@ -89,7 +89,7 @@ function trail(client, page, attempt) {
   return element
 }
 
-/** Asks for the erasure of everything, or undoes that. */
+/** Requests the erasure of everything, or withdraws this request. */
 function erasure(client, { owner, erasure_due_at }, attempt) {
   const about = h('p', { class: 'hint' })
   const button = h('button', { type: 'button', class: 'danger' })

@@ -1,14 +1,14 @@
-// Charts of the last hour, without a library: a bar for each minute.
+// Charts of the last hour, drawn without a library: each minute is a bar.
 
 import { h } from './dom.js'
 
 const SVG = 'http://www.w3.org/2000/svg'
 const HEIGHT = 40
-const BAR = 4 // the width of a bar, with one more for the gap
+const BAR = 4 // the width of a bar; a gap of one follows each bar
 
 /**
- * A figure with a title and its main `value`. Each of the `series` is a name and 60 numbers, the newest last; later ones are
- * drawn over earlier ones. `format` writes a number for people.
+ * Returns a figure with a title and its main `value`. Each of the `series` has a name and 60 numbers, the newest last;
+ * a later series is drawn over the earlier series. `format` formats a number for people.
  */
 export function barChart(title, value, series, format) {
   const most = Math.max(...series.flatMap(([, numbers]) => numbers))
@@ -37,7 +37,7 @@ export function barChart(title, value, series, format) {
   )
 }
 
-/** `share` is that of the highest bar; nothing is drawn for 0, at least a pixel for more. */
+/** `share` is relative to the highest bar. A share of 0 draws nothing, and any other share draws at least a pixel. */
 function bar(name, place, share) {
   const height = share > 0 ? Math.max(1, share * HEIGHT) : 0
   const [x, y] = [place * (BAR + 1), HEIGHT - height]

@@ -1,14 +1,14 @@
-// Figures for people.
+// Formats numbers for people.
 
 const COMPACT = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 })
 const PRECISE = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 })
 
 export const amount = (number) => COMPACT.format(number)
 
-/** Costs have the currency of the prices, which the server does not name. */
+/** Formats a cost as a plain number. Its currency is the currency of the prices, which the server does not name. */
 export const cost = (number) => (number === null ? '–' : PRECISE.format(number))
 
-/** A span of time, given in seconds. */
+/** Formats a duration, which is given in seconds. */
 export function span(seconds) {
   if (seconds === null) return '–'
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`

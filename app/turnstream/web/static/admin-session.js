@@ -1,4 +1,5 @@
-// The client of the page for operators. Its token is that of the chat page where this has the scope, or one of its own.
+// The client of the page for operators. It uses the token of the chat page if that token has the scope, or else a token
+// of its own.
 
 import { find } from './dom.js'
 import { offerSignIn } from './sign-in.js'
@@ -35,7 +36,7 @@ export class Operator extends Client {
       const dialog = find('#ask-token')
       find('#why-token').textContent = storedToken() ? reason : NONE
       offerSignIn(BASE, 'admin', forgetTokens)
-      // Escape closes a dialog without a token: it is asked for again.
+      // If Escape closes the dialog without a token, the dialog opens again.
       const close = () => (storeToken(dialog) ? resolve(true) : ask())
       const ask = () => {
         dialog.addEventListener('close', close, { once: true })

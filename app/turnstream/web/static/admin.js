@@ -1,4 +1,4 @@
-// The page for operators: what the overview's stream shows, and their acts.
+// The page for operators: shows the stream of the overview, and offers the acts of operators.
 
 import { barChart } from './admin-charts.js'
 import { amount, cost, span } from './admin-figures.js'
@@ -6,7 +6,7 @@ import { Operator } from './admin-session.js'
 import { confirmed, find, h, setText } from './dom.js'
 import { Refused } from './turnstream.js'
 
-const STALE = 15_000 // milliseconds without a new state, after which what is shown may be wrong
+const STALE = 15_000 // milliseconds without a new state, after which the displayed state may be wrong
 const CHECK = 5_000
 const LATE_JOB = 60 // seconds
 const ORDER = ['running', 'waiting', 'queued']
@@ -16,7 +16,7 @@ let seen = Date.now()
 
 // --- what runs and waits ---------------------------------------------------------------------------------------------
 
-/** Empty where no call runs in the background. */
+/** Describes the background calls; empty if there are none. */
 function jobsText({ due, running, detached, overdue }) {
   if (!due && !running && !detached) return ''
   const late = overdue > LATE_JOB ? `, the most overdue for ${span(overdue)}` : ''
@@ -34,7 +34,9 @@ function drawNow({ at, replicas, counts, oldest_queued_seconds: oldest, jobs, tu
   keyed(find('#replicas'), replicas, replicaItem, updateReplica)
 }
 
-/** Makes the children of `list` those of `items`, in their order. An element stays, with its focus, while its item does. */
+/**
+ * Gives `list` one child for each of `items`, in their order. As long as an item stays, its element keeps the focus.
+ */
 function keyed(list, items, make, update) {
   const elements = new Map([...list.children].map((element) => [element.dataset.id, element]))
   const wanted = items.map((item) => {
@@ -189,7 +191,7 @@ function drawSpend({ owners, models }) {
 const tokensOf = (figures) =>
   ['input', 'cache_read', 'cache_write', 'output'].reduce((total, kind) => total + figures[`${kind}_tokens`], 0)
 
-/** The first cell of a row is its name; the others stand to the right where they are figures. */
+/** Creates a row. Its first cell is its name; other cells are aligned to the right if they are numbers. */
 function table(place, none, heads, items, cells) {
   const rows = items.map((item) => h('tr', {}, ...cells(item).map((text, column) => h(column ? 'td' : 'th', {}, text))))
   for (const row of rows) row.firstElementChild?.setAttribute('scope', 'row')
@@ -236,7 +238,7 @@ async function act(path) {
 
 const DRAW = { now: drawNow, hour: drawHour, spend: drawSpend }
 
-/** Follows the overview while the page is shown: a hidden one costs the server nothing. */
+/** Follows the overview while the page is shown: a hidden page costs the server nothing. */
 async function watch() {
   for (;;) {
     await shown()

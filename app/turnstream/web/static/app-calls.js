@@ -1,11 +1,11 @@
-// The calls of tools that an app makes: turns in a chat of the app, shown beneath it, with what they wait for.
+// The tool calls that an app makes. Each call is a turn in a chat of the app, and is shown beneath the app.
 
 import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
 import { h } from './dom.js'
 import { apply, hasEnded } from './turnstream.js'
 
-/** The calls of one app, the one of the result of `call` in `turn`. */
+/** The calls that one app makes: the app that belongs to the result of `call` in `turn`. */
 export class AppCalls {
   constructor(client, turn, call, tools) {
     this.client = client
@@ -16,7 +16,7 @@ export class AppCalls {
     this.ending = new AbortController()
   }
 
-  /** Shows the calls that the app has made before. */
+  /** Shows the calls that the app made during earlier visits. */
   async begin() {
     const { turn, app } = this.origin
     const { calls } = await this.client.request('GET', `/api/mcp/apps/calls?turn=${turn}`)
@@ -24,7 +24,7 @@ export class AppCalls {
     if (made) this.#follow(made.chat)
   }
 
-  /** Makes a call. Resolves to its result block; null if its turn ends without one. Throws Refused. */
+  /** Makes a call. Resolves to its result block, or to null if the turn ends without a result. Throws Refused. */
   async make(name, args) {
     const body = { ...this.origin, name, arguments: args }
     const { chat, turn } = await this.client.insist('POST', '/api/mcp/apps/calls', body, { signal: this.ending.signal })
@@ -37,7 +37,7 @@ export class AppCalls {
     for (const { blocks } of this.calls.values()) blocks.remove()
   }
 
-  /** One stream has the calls of the app from the first one on: browsers open few connections to a server. */
+  /** Follows all calls of the app on one stream, because browsers open few connections to a server. */
   async #follow(chat) {
     if (this.chat) return
     this.chat = chat
@@ -46,7 +46,7 @@ export class AppCalls {
     } catch (error) {
       if (error.name !== 'AbortError') console.warn(error)
     } finally {
-      for (const { settle } of this.calls.values()) settle(null) // the chat was deleted, or the page has left it
+      for (const { settle } of this.calls.values()) settle(null) // the chat was deleted, or the page no longer shows it
     }
   }
 
@@ -59,12 +59,12 @@ export class AppCalls {
     if (event.event === 'tool_progress' && event.data.message) blocks.setProgress(event.data)
     apply(turn, event)
     blocks.update(turn, !hasEnded(turn))
-    // They are no blocks of the turn around them, which is cut at its own.
+    // A copy of the surrounding turn can end at its own blocks only; these blocks do not belong to that turn.
     for (const block of element.querySelectorAll('[data-block]')) delete block.dataset.block
     if (ENDS.has(event.event)) settle(turn.blocks.find((block) => block.type === 'tool_result') ?? null)
   }
 
-  /** The call of a turn. The stream or the response brings it first. */
+  /** Returns the call of a turn. The stream or the response creates it, whichever comes first. */
   #call(id, chat) {
     const known = this.calls.get(id)
     if (known) return known
@@ -92,7 +92,7 @@ export class AppCalls {
   }
 }
 
-// The beginning of a turn that has ended names its status, too.
+// Only these events end a turn: `turn_start` may also name the status of a turn that has ended.
 const ENDS = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 
 const EMPTY = () => ({

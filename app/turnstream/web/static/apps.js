@@ -1,4 +1,4 @@
-// Apps of MCP servers: an untrusted page beside a result, in a frame without an origin, and what it may ask for.
+// Apps of MCP servers: an untrusted page beside a result, in a frame without an origin, and the requests it may make.
 
 import { h, setText } from './dom.js'
 import { TEXTS } from './texts.js'
@@ -7,13 +7,13 @@ const { apps: texts } = TEXTS
 
 const VERSION = '2026-01-26'
 const HEIGHTS = [80, 640] // pixels
-const MOST_OPEN = 4 // calls of tools
+const MOST_OPEN = 4 // tool calls of an app at the same time
 const MOST_WORDS = 10_000 // characters that an app may propose for a message
 const NOT_FOUND = { code: -32601, message: 'This host does not offer that.' }
 
 /**
- * The button of a result with an app, and then its frame with the calls that it makes. `readApp` reads its page, `propose`
- * fills the message field, `appCalls` returns the calls of the app of a call.
+ * The button that opens the app of a result, and then the frame of the app with the calls that the app makes. `readApp`
+ * reads the page of the app, `propose` fills the message field, and `appCalls` returns the calls of the app of a call.
  */
 export class AppView {
   constructor({ readApp, propose, appCalls }) {
@@ -73,7 +73,8 @@ export class AppView {
   }
 
   #send(message) {
-    // Its origin is `null`: no other target than * reaches it. It gets nothing that its server has not seen.
+    // The origin of the frame is `null`, so only the target * reaches it. The app gets nothing that its server does not
+    // know.
     this.frame?.contentWindow?.postMessage({ jsonrpc: '2.0', ...message }, '*')
   }
 
@@ -85,7 +86,7 @@ export class AppView {
     if (!this.frame || source !== this.frame.contentWindow || data?.jsonrpc !== '2.0') return
     const { id, method, params } = data
     if (method === 'ui/notifications/sandbox-proxy-ready') {
-      // A second empty frame is one that the app has led elsewhere, perhaps under a policy of its own.
+      // If the frame loads a second time, the app has navigated elsewhere, perhaps to a page with another policy.
       if (this.isFilled) return this.#close(texts.left)
       this.isFilled = true
       return this.#notify('ui/notifications/sandbox-resource-ready', { html: this.app.html })
@@ -118,7 +119,7 @@ export class AppView {
         },
       }
     if (method !== 'ui/message') return { error: NOT_FOUND }
-    // The person sends it, or does not: no word of an app reaches a model by itself.
+    // The person decides whether to send it: no text from an app reaches a model without a person.
     const words = [params?.content].flat().filter((part) => part?.type === 'text' && typeof part.text === 'string')
     const text = words.map((part) => part.text).join('\n\n')
     if (document.activeElement !== this.frame || !text.trim()) return refused(texts.absent)
@@ -126,7 +127,10 @@ export class AppView {
     return { result: {} }
   }
 
-  /** The server decides about the call, and a person if its tool needs that. The result goes to the app alone. */
+  /**
+   * Makes a call, about which the server decides, and a person if the tool needs an approval. Only the app gets the
+   * result.
+   */
   async #callTool(params) {
     if (this.open >= MOST_OPEN) return refused(texts.busy)
     this.open += 1
@@ -145,7 +149,7 @@ export class AppView {
     try {
       input = JSON.parse(this.call.text || '{}')
     } catch {
-      // The result says what is wrong with it.
+      // The input is not JSON: the result of the call describes the error.
     }
     this.#notify('ui/notifications/tool-input', { arguments: input })
     this.#notify('ui/notifications/tool-result', resultOf(this.result))
@@ -160,13 +164,13 @@ export class AppView {
 
 const refused = (message) => ({ error: { code: -32000, message } })
 
-/** A result as its server has sent it. */
+/** Returns a result as the MCP server sent it. */
 function resultOf({ text, is_error: isError, data }) {
   const { structuredContent, _meta } = data ?? {}
   return { content: [{ type: 'text', text }], structuredContent, _meta, isError: Boolean(isError) }
 }
 
-/** The address of the app of a result. Only `ui://` is one. */
+/** Returns the address of the app of a result, which must begin with `ui://`. */
 function uriOf(result) {
   const ui = result && !result.open ? result.data?.ui : undefined
   return typeof ui?.resourceUri === 'string' && ui.resourceUri.startsWith('ui://') ? ui.resourceUri : undefined

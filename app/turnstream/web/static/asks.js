@@ -27,8 +27,8 @@ export const PAGE_TOOLS = [
 ]
 
 /**
- * The form for one action. `written` is its input as the model wrote it; `answer` sends the decision, and resolves to the
- * reason if the server refused it.
+ * Creates the form for one action. `written` is the input as the model wrote it. `answer` sends the decision, and
+ * resolves to the reason if the server refuses the decision.
  */
 export function askForm(action, written, answer) {
   const trouble = h('p', { class: 'trouble', role: 'alert' })
@@ -119,7 +119,9 @@ function approval(action, send, text) {
   ]
 }
 
-/** Boxes for the members of an input: an approval for the chat holds only for inputs with the same ticked ones. */
+/**
+ * Creates a box for each member of an input. An approval for the chat covers only inputs with the same ticked members.
+ */
 function memberBoxes(input) {
   const members = Object.entries(input ?? {}).filter(([, value]) => Object(value) !== value)
   if (!members.length) return null
@@ -167,7 +169,10 @@ function elicitation({ name, input, input_digest }, send) {
   ]
 }
 
-/** The link opens a page of the server, which shows what the person consents to. The turn goes on by itself then. */
+/**
+ * Creates the link to a page of the server that shows what the person consents to. Afterwards the turn continues by
+ * itself.
+ */
 function signIn({ name, input, input_digest }, send) {
   const { server, url, scopes } = input
   const isWeb = /^https?:/i.test(url)
@@ -188,7 +193,7 @@ function signIn({ name, input, input_digest }, send) {
   ]
 }
 
-/** The field for a member of an answer: text, number, yes or no, or one of several values. */
+/** Creates the field for a member of an answer: a text, a number, yes or no, or one of several values. */
 function fieldOf(member, /** @type {any} */ { type, title, description, default: preset, ...of }, required) {
   const label = title ?? member
   const choices = of.enum ?? of.oneOf?.map((one) => one.const)
@@ -263,7 +268,7 @@ function geolocation({ input }, send) {
   ]
 }
 
-/** A tool that another client declared. The person may give its result here. */
+/** Creates the form for a tool that another client declared: the person may enter its result here. */
 function anyClientTool(action, send, text) {
   const output = h('textarea', {
     'aria-label': texts.resultOf(action.name),

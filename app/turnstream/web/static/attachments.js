@@ -1,5 +1,5 @@
-// Files for the message that is being written: pasted, dropped or chosen, uploaded at once, shown as chips. Files that are
-// dropped elsewhere become documents.
+// Files for the message that is being written. They are pasted, dropped or chosen, uploaded at once, and shown as
+// chips. Files that are dropped elsewhere become documents.
 
 import { find, h, icon, iconButton } from './dom.js'
 import { nameOf } from './files.js'
@@ -13,7 +13,7 @@ const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp']
 const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,application/json' }
 
 export class Attachments {
-  /** `kept`: the files that this browser keeps. `report` is called with the name of one that was refused, and the reason. */
+  /** `kept`: the files that this browser keeps. `report` is called with the name of a refused file, and the reason. */
   constructor(client, kept, report) {
     this.client = client
     this.kept = kept
@@ -40,7 +40,7 @@ export class Attachments {
     this.allowed = allowed
     this.button.hidden = !this.enabled
     const kinds = Object.keys(ACCEPTED).filter((kind) => allowed[kind])
-    this.picker.accept = kinds.length === 1 ? ACCEPTED[kinds[0]] : '' // else any: the server recognises types by the bytes
+    this.picker.accept = kinds.length === 1 ? ACCEPTED[kinds[0]] : '' // empty: any, as the server recognises types by the bytes
   }
 
   get enabled() {
@@ -69,7 +69,7 @@ export class Attachments {
     if (chat === this.chat) this.chips.replaceChildren(...this.items.map((item) => item.chip))
   }
 
-  /** The new chat has begun: what was attached since goes with it. */
+  /** Moves the files that were attached for a new chat to the chat, once it has begun. */
   begin(chat) {
     this.byChat.set(chat, this.items)
     this.byChat.delete(null)
@@ -78,7 +78,10 @@ export class Attachments {
     this.open(chat)
   }
 
-  /** The attached files; the next message begins without any. They may be removed as long as they are being uploaded. */
+  /**
+   * Takes the attached files for a message, so that the next message begins without files. A file may be removed until
+   * it is uploaded.
+   */
   take() {
     const taken = this.items
     this.byChat.delete(this.chat)
@@ -86,7 +89,7 @@ export class Attachments {
     return taken
   }
 
-  /** Attaches files again that were taken. Those of an earlier visit have a block and nothing else. */
+  /** Attaches files again after `take`. A file of an earlier visit has only its block. */
   putBack(taken) {
     const items = taken
       .filter((item) => !item.removed && !item.refused)
@@ -111,7 +114,7 @@ export class Attachments {
     this.chips.append(item.chip)
   }
 
-  /** Begins to upload a file. Returns what is known of it, and what follows: its `block`, or why it was `refused`. */
+  /** Begins to upload a file. Returns an item that later receives its `block`, or the reason why it was `refused`. */
   upload(file, id) {
     const item = Object.assign(this.#item(file.name, pictureOf(file), 'uploading'), { id, file })
     item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, error))
@@ -146,7 +149,7 @@ export class Attachments {
     item.chip.dataset.state = 'ready'
   }
 
-  /** Uploads a file, again until the server can be reached. */
+  /** Uploads a file, with retries until the server can be reached. */
   async #send(file, item) {
     for (let tries = 0; ; tries++) {
       try {
@@ -158,7 +161,7 @@ export class Attachments {
     }
   }
 
-  /** A file of a message that was sent meanwhile is reported with the message. */
+  /** Reports a refused file, unless its message was sent meanwhile: then the file is reported with the message. */
   #refuse(item, error) {
     if (item.removed) return
     item.refused = `${item.name}: ${error.message}`
@@ -187,7 +190,7 @@ export class Attachments {
     item.chip.remove()
   }
 
-  /** Text that is copied from a document comes with a picture of itself: then the text is pasted, not the picture. */
+  /** Text that is copied from a document may come with a picture of the text. Then only the text is pasted. */
   #paste(event) {
     const { files, types } = event.clipboardData
     if (!files.length || !this.enabled || (types.includes('text/plain') && types.includes('text/html'))) return
@@ -208,8 +211,8 @@ function pictureOf(file) {
 // --- drops -----------------------------------------------------------------------------------------------------------
 
 /**
- * Files that are dropped on the page go to the documents if their panel is open, if a folder is among them, or if the model
- * takes no files; else to the message.
+ * Files that are dropped on the page become documents if the panel of documents is open, if a folder is among them, or
+ * if the model accepts no files. Otherwise they are attached to the message.
  */
 export function listenToDrops(documents, attachments) {
   const toMessage = () => attachments.enabled && !documents.dialog.open
@@ -235,7 +238,7 @@ export function listenToDrops(documents, attachments) {
 
 const hasFiles = (event) => event.dataTransfer.types.includes('Files')
 
-/** The files of a dropped entry, each with its path. */
+/** Yields the files of a dropped entry, each with its path. */
 async function filesIn(entry, folder = '') {
   const path = folder + entry.name
   if (entry instanceof File) return [[path, entry]]

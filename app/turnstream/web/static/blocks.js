@@ -20,7 +20,7 @@ export class Blocks {
     this.preliminary = new Map()
   }
 
-  /** Shows the blocks of the turn. A block that was reset is removed, one that has grown is extended. */
+  /** Shows the blocks of the turn. A block that was reset is removed, and a block that has grown is extended. */
   update(turn, running) {
     const blocks = joined(turn.blocks)
     this.role = turn.role
@@ -49,7 +49,7 @@ export class Blocks {
     this.progress.set(tool_use_id, message)
   }
 
-  /** What a running tool has of its result so far. */
+  /** Shows the result of a running tool so far. */
   setPreliminary({ tool_use_id, text }) {
     this.preliminary.set(tool_use_id, text)
     this.progress.set(tool_use_id, text.trimEnd().split('\n').at(-1))
@@ -70,7 +70,10 @@ export class Blocks {
     return view
   }
 
-  /** The element to append to: consecutive calls, and consecutive files, share a group and stand side by side. */
+  /**
+   * Returns the element to append to: consecutive calls share a group, and consecutive files share a group, side by
+   * side.
+   */
   #groupFor(type) {
     if (!isCall(type) && !isFile({ type })) return this.element
     const name = isCall(type) ? 'calls' : 'files'
@@ -112,7 +115,7 @@ class View {
   /** @param {any} _block @param {any} _more */
   show(_block, _more) {}
 
-  /** Whether `block` is the shown one, unchanged or with more text. */
+  /** Whether `block` is the displayed block, either unchanged or with more text. */
   continuesIn(block) {
     return (
       this.block === block ||
@@ -130,7 +133,7 @@ class TextView extends View {
   element = this.prose.element
 
   show({ text, open, interrupted }, { running }) {
-    this.prose.update(text, Boolean(open || (interrupted && running))) // what was cut off may go on
+    this.prose.update(text, Boolean(open || (interrupted && running))) // an interrupted text may continue
   }
 }
 
@@ -157,7 +160,7 @@ class ThinkingView extends View {
   }
 }
 
-/** A text of the user, in a user turn or as a steer in an answer: plain, as it was written. */
+/** Text from the user, in a user turn or as a steer in an answer. It is shown as it was written, without Markdown. */
 class UserView extends View {
   content = new Plain('')
   element = h('div', { class: 'user-text', dir: 'auto' }, this.content.element)
@@ -169,7 +172,7 @@ class UserView extends View {
   }
 }
 
-/** A result is shown in the card of its call. */
+/** A result has no element of its own: it is shown in the card of its call. */
 class Hidden extends View {}
 
 class CallView extends View {
@@ -200,7 +203,7 @@ class FileView extends View {
   }
 }
 
-/** A note of the server between the blocks: one line, with the facts folded. */
+/** A note that the server wrote between the blocks: one line, with folded facts. */
 class AsideView extends View {
   sign = h('span')
   label = h('span', { dir: 'auto' })
@@ -225,7 +228,7 @@ class AsideView extends View {
   }
 }
 
-/** A block of a kind that this page does not know: its text, or its data as JSON. */
+/** A block of a kind that this page does not know. Its text is shown, or its data as JSON. */
 class UnknownView extends View {
   constructor({ type }) {
     super()

@@ -1,4 +1,4 @@
-// A tool call: its input while it is written, its progress, its result or error, and its duration.
+// A tool call: its input while the model writes it, its progress, its result or error, and its duration.
 
 import { AppView } from './apps.js'
 import { h, icon, setText } from './dom.js'
@@ -13,7 +13,7 @@ const { cards: texts } = TEXTS
 
 const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
-/** The name of a call. That of the generic tool has the name in its input behind its own. */
+/** Returns the name of a call. For the generic tool, the name of the called tool, from the input, follows. */
 function nameOf(call) {
   if (call.name !== 'call_tool' || call.open) return call.name ?? call.type
   try {
@@ -26,8 +26,8 @@ function nameOf(call) {
 
 export class Card {
   /**
-   * `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file;
-   * `stop` stops a call that runs in the background; `readApp` and `propose` are for apps.
+   * `ask` returns the form for a call that waits for a person. `wholeResult` reads the whole of a truncated result, and
+   * `readUpload` reads a file. `stop` stops a background call. `readApp` and `propose` are for apps.
    */
   constructor(call, tools) {
     const { ask, wholeResult, readUpload, stop } = tools
@@ -73,8 +73,9 @@ export class Card {
   }
 
   /**
-   * `result` is its tool_result, `action` what waits for a person, `job` where it runs in the background, `running` whether
-   * the turn has not ended, `report` what became of a call that the turn did not wait for.
+   * `result` is the tool_result of the call, `action` is the action that waits for a person, and `job` is the job of a
+   * background call. `running` is whether the turn is still open. `report` is the outcome of a call that the turn did
+   * not wait for.
    */
   update(call, { result, action, job, report, progress, preliminary, running }) {
     this.preliminary = running ? preliminary : undefined
@@ -197,7 +198,10 @@ function stateOf(call, result, action, running) {
   return 'running'
 }
 
-/** The state of a call that the turn did not wait for: its result is only that it was started. */
+/**
+ * Returns the state of a call that the turn did not wait for. The result of such a call only states that it was
+ * started.
+ */
 function stateOfReport({ state, outcome, delivery }) {
   if (state !== 'settled') return 'running'
   if (outcome === 'refused' || delivery === 'discarded') return 'stopped'

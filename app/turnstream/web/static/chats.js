@@ -1,4 +1,4 @@
-// The list of chats: newest first, searched, renamed, deleted, and kept up to date by the owner's feed.
+// The list of chats, newest first. People search, rename and delete chats; the owner's feed keeps the list up to date.
 
 import { confirmed, find, h, iconButton, setText } from './dom.js'
 import { LIST } from './kept-files.js'
@@ -19,8 +19,8 @@ const RETRY = 5_000 // milliseconds before the list is read again after a failur
 export class Chats extends EventTarget {
   /**
    * Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here, `waiting`
-   * when the calls that wait for a person may have changed, `news` when a turn has ended or begun to wait. `kept`: where
-   * this browser keeps the list for a time without the server.
+   * when the calls that wait for a person may have changed, and `news` when a turn has ended or begun to wait. `kept`
+   * is where this browser keeps the list, so that it can be shown while the server is away.
    */
   constructor(client, kept) {
     super()
@@ -33,18 +33,21 @@ export class Chats extends EventTarget {
     this.found = null
     this.nextFound = null
     this.open = null
-    this.sought = null // the turn of the search result that was chosen
+    this.sought = null // the turn to which the chosen search result leads
     /** @type {Map<string, any>} chats that were opened and are not in the list */
     this.others = new Map()
     /** @type {any[]} chats of other owners of which the owner of this page is a member */
     this.shared = []
     /** @type {Map<string, Map<string, string>>} the status of each turn that is open, by chat and turn */
     this.running = new Map()
-    /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
+    /** @type {Map<string, number>} how many calls of a turn wait for a person, if any */
     this.waiting = new Map()
     /** @type {Map<string, Map<string, number>>} how many calls of each turn run in the background, by chat and turn */
     this.jobs = new Map()
-    /** Of each chat the last turn that has ended, and what it made of the chat until that is shown again. For all tabs */
+    /**
+     * For each chat, the last turn that has ended, and the state that the chat has until it is shown again. All
+     * tabs share this.
+     */
     this.news = new Store('news', MAX_NEWS)
     addEventListener('storage', () => this.#seen())
     document.addEventListener('visibilitychange', () => this.#seen())
@@ -142,7 +145,7 @@ export class Chats extends EventTarget {
     if (event === 'chat') this.dispatchEvent(new Event('changed'))
   }
 
-  /** Takes over a chat as the server has it now. */
+  /** Replaces a chat with its current state on the server. */
   put(chat) {
     if (this.others.has(chat.id)) this.others.set(chat.id, chat)
     const last = this.chats.at(-1)
@@ -166,9 +169,9 @@ export class Chats extends EventTarget {
   #markTurn({ chat, turn, status, waiting, jobs = 0 }) {
     this.#countJobs(chat, turn, jobs)
     const turns = this.running.get(chat) ?? new Map()
-    const state = waiting ? 'waiting' : status === 'waiting' ? 'running' : status // one that waits for jobs alone runs
+    const state = waiting ? 'waiting' : status === 'waiting' ? 'running' : status // a turn that waits only for jobs runs
     const isNew = turns.get(turn) !== state
-    const hasJustEnded = hasEnded({ status }) && (turns.has(turn) || !jobs) // with calls it comes in each connection
+    const hasJustEnded = hasEnded({ status }) && (turns.has(turn) || !jobs) // each connection repeats ended turns with jobs
     if (hasEnded({ status })) turns.delete(turn)
     else turns.set(turn, state)
     this.running.set(chat, turns)
@@ -199,7 +202,7 @@ export class Chats extends EventTarget {
     this.dispatchEvent(new CustomEvent('news', { detail: { chat, title, turn, state } }))
   }
 
-  /** 'waiting' for a person, 'running', else what has happened since the chat was shown, or ''. */
+  /** Returns 'waiting' (for a person), 'running', or else the news since the chat was last shown, or ''. */
   #stateOf(id) {
     const states = [...(this.running.get(id)?.values() ?? [])]
     return states.includes('waiting') ? 'waiting' : states.length ? 'running' : (this.news.get(id)?.state ?? '')
@@ -210,7 +213,7 @@ export class Chats extends EventTarget {
     this.#seen()
   }
 
-  /** The chat that is shown has no news. */
+  /** Clears the news of the open chat, because the person sees it. */
   #seen() {
     const news = this.open && !document.hidden && this.news.get(this.open)
     if (news?.state) this.news.put(this.open, { ...news, state: '' })
@@ -223,7 +226,7 @@ export class Chats extends EventTarget {
     if (words !== this.words) return
     if (words) Object.assign(this, { found: [...this.found, ...page.chats], nextFound: page.next })
     else {
-      const known = new Set(this.chats.map(({ id }) => id)) // the feed may have moved one up while the page was read
+      const known = new Set(this.chats.map(({ id }) => id)) // the feed may have moved a chat up while the page was read
       const older = page.chats.filter(({ id }) => !known.has(id))
       Object.assign(this, { chats: [...this.chats, ...older], next: page.next })
     }
@@ -239,7 +242,7 @@ export class Chats extends EventTarget {
     return this.search.value.trim()
   }
 
-  /** Asks the server once nothing was typed for a moment; until it answers, the former results stay in sight. */
+  /** Searches when nothing was typed for a moment. The former results stay visible until the server answers. */
   #search() {
     clearTimeout(this.soon)
     this.searching?.abort()
@@ -384,7 +387,7 @@ const groupOf = (name, items) => h('section', { 'aria-label': name }, h('h2', {}
 
 export const titleOf = (chat) => chat?.title || texts.untitled
 
-/** The title, and the excerpt that a search found. The title may have changed since. */
+/** Shows the title, and the excerpt that a search found. The title may have changed since the search. */
 function labelOf({ title, excerpt }) {
   const marked = excerpt?.pieces.map(({ text, found }) => (found ? h('mark', {}, text) : text))
   const inTitle = !excerpt?.turn && excerpt?.pieces.map(({ text }) => text).join('') === title

@@ -34,7 +34,9 @@ export class Composer {
     this.keys.hidden = running
   }
 
-  /** Shows the draft of a chat. What was typed before the page was ready belongs to the first one. */
+  /**
+   * Shows the draft of a chat. Text that was typed before the page was ready belongs to the first chat that is opened.
+   */
   open(chat) {
     const early = this.chat === undefined && this.field.value
     this.chat = chat
@@ -43,7 +45,7 @@ export class Composer {
     this.#changed()
   }
 
-  /** The new chat has begun: what was typed since goes with it. */
+  /** Moves the text that was typed for a new chat to the chat, once it has begun. */
   begin(chat) {
     this.drafts.put(null, '')
     this.chat = chat
@@ -51,7 +53,7 @@ export class Composer {
     this.#changed()
   }
 
-  /** Puts back a message that is to be changed, before what was written since. */
+  /** Puts a message back into the field to be changed, in front of the text that was written since. */
   putBack(text, attachments) {
     this.field.value = [text, this.field.value].filter(Boolean).join('\n')
     this.attachments.putBack(attachments)
@@ -59,7 +61,7 @@ export class Composer {
     this.focus()
   }
 
-  /** Puts a text in the place of what was written, and attaches the files of `blocks`. */
+  /** Replaces the written text, and attaches the files of `blocks`. */
   fill(text, blocks) {
     this.field.value = text
     this.attachments.putBack(blocks.map((block) => ({ block })))

@@ -1,4 +1,4 @@
-// The open chat: the path that is shown, kept up to date by the stream of the chat. Knows nothing of the page.
+// The open chat: its displayed path, which the stream of the chat keeps up to date. This module does not use the page.
 
 import { inputOf, isFile } from './files.js'
 import { pathOf } from './kept-files.js'
@@ -9,9 +9,9 @@ import { apply, hasEnded, isPassing, pause } from './turnstream.js'
 
 export class Conversation extends EventTarget {
   /**
-   * Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`,
-   * `queue` (the messages that wait may have changed).
-   * `kept`: where this browser keeps the paths that it has shown.
+   * Fires `path` (other turns are displayed), `turn` (a turn has changed), `chat` (the chat has changed or begun),
+   * `deleted`, `connection`, and `queue` (the waiting messages may have changed). `kept` is where this browser keeps
+   * the paths that it has displayed.
    */
   constructor(client, kept) {
     super()
@@ -39,8 +39,8 @@ export class Conversation extends EventTarget {
     this.through = null
     this.draft = {}
     this.older = null
-    this.unread = false // whether the server has not been reached since the chat was opened
-    this.#emit('connection', 'open') // what is reported of the chat before it is over
+    this.unread = false // true while only a kept path is shown, because the server is away
+    this.#emit('connection', 'open') // ends a report about the connection of the previous chat
     this.#emit('path')
     this.#emit('queue')
   }
@@ -56,12 +56,12 @@ export class Conversation extends EventTarget {
     this.#emit('chat')
   }
 
-  /** The model of the newest answer that is shown, which answers next where the chat names none. */
+  /** The model of the newest displayed answer. It answers next if the chat names no model. */
   get lastModel() {
     return this.path.findLast((turn) => turn.model)?.model
   }
 
-  /** What the turns that are shown have cost, as far as it is known. */
+  /** The cost of the displayed turns, as far as their costs are known. */
   get cost() {
     return this.path.reduce((sum, turn) => sum + (turn.cost ?? 0), 0)
   }
@@ -71,8 +71,8 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * Opens a chat at its newest turn, or at the newest that follows the turn `through`. Without a network, or while the server
-   * is away, the path that was kept is shown, and it is tried again until another chat is opened. Throws Refused.
+   * Opens a chat at its newest turn, or at the newest turn that follows the turn `through`. While the server cannot be
+   * reached, shows the kept path, and tries again until another chat is opened. Throws Refused.
    */
   async open(id, /** @type {string | null} */ through = null) {
     this.close()
@@ -108,19 +108,20 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * The members of the request that sends a message behind what is shown. `onBusy` is the policy while an answer is running.
+   * The members of a request that sends a message at the end of the displayed path. `onBusy` is the policy for a
+   * running answer.
    * @returns {Record<string, any>}
    */
   optionsFor(onBusy) {
     const leaf = this.path.at(-1)
     return {
       on_busy: this.running ? onBusy : 'enqueue',
-      ...(leaf && !this.unread && { parent_id: leaf.id }), // of a kept path, the leaf may not be the newest turn
+      ...(leaf && !this.unread && { parent_id: leaf.id }), // the leaf of a kept path may not be the newest turn
       ...(!this.id && { chat: this.draft }),
     }
   }
 
-  /** Shows what a message to this chat, or one that has begun it, has made. */
+  /** Shows the turns that a message has created. The message was sent to this chat, or has begun it. */
   take(exchange, text) {
     const begun = !this.id
     this.id = exchange.assistant_turn.chat_id
@@ -139,7 +140,7 @@ export class Conversation extends EventTarget {
     this.#addExchange(await this.#ifStillOpen(this.client.say(this.id, text, options)))
   }
 
-  /** `options`: members of the request that differ from that of `turn`. */
+  /** Requests another answer. `options` are members of the request that differ from the request of `turn`. */
   async regenerate(turn, options = {}) {
     this.#addExchange(await this.#ifStillOpen(this.client.regenerate(this.id, turn.id, options)))
   }
@@ -147,11 +148,11 @@ export class Conversation extends EventTarget {
   /** Shows the path up to `turn` alone, so that the next message begins a branch there. */
   branchFrom(turn) {
     this.through = null
-    this.reading = null // a path that is being read now would bring the rest back
+    this.reading = null // otherwise a path that is being read now would bring the later turns back
     this.#show(this.path.slice(0, this.path.indexOf(turn) + 1))
   }
 
-  /** Makes a copy of `turn` that ends with its block `block`, and shows it. */
+  /** Copies `turn` up to its block `block`, and shows the copy. */
   async cut(turn, block) {
     this.#addExchange(await this.#ifStillOpen(this.client.fork(this.id, turn.id, { block })))
   }
@@ -162,12 +163,12 @@ export class Conversation extends EventTarget {
     return exchange.assistant_turn.chat_id
   }
 
-  /** Deletes `turn` and all that follow it. The stream brings what is gone. */
+  /** Deletes `turn` and all turns that follow it. The stream then names the deleted turns. */
   remove(turn) {
     return this.client.deleteTurn(this.id, turn.id)
   }
 
-  /** The response; null once another chat is open. */
+  /** Resolves to the response, or to null if another chat is open by then. */
   async #ifStillOpen(request) {
     const { visit } = this
     const response = await request
@@ -178,7 +179,7 @@ export class Conversation extends EventTarget {
     return turn && this.client.cancel(this.id, turn.id)
   }
 
-  /** Stops a call that runs in the background, also one whose turn has ended. */
+  /** Stops a background call, even if its turn has ended. */
   async cancelCall(turn, call) {
     this.#takeReports(turn, await this.client.cancelCall(this.id, turn.id, call))
   }
@@ -197,10 +198,11 @@ export class Conversation extends EventTarget {
     const query = through ? `?through=${through}` : ''
     const { turns, next, cursor } = await this.client.request('GET', `/api/chats/${id}/turns${query}`)
     if (this.id !== id) return
-    // A later read takes the place of this one. An exchange that was sent meanwhile makes this path stale: it is read
-    // again, unless the chat is followed and so brings the exchange by itself.
+    // A later read replaces this read. An exchange that was sent meanwhile makes this path stale: the path is read
+    // again, unless the stream of the chat is open and brings the exchange.
     if (this.reading !== reading) return this.reading || this.stream.started ? null : this.#read(null)
-    // Only these: what came while they were read is sent again from their cursor, and must count as new then.
+    // Keeps only these turns: the stream repeats every later turn from the cursor, and that turn must then count as
+    // new.
     this.turns = new Map(turns.map((turn) => [turn.id, turn]))
     Object.assign(this, { through, older: next, unread: false })
     this.#show(turns)
@@ -209,7 +211,7 @@ export class Conversation extends EventTarget {
     this.#emit('queue')
   }
 
-  /** Keeps the path in this browser, for a time without the server. */
+  /** Keeps the path in this browser, so that it can be shown while the server is away. */
   #keep() {
     const name = pathOf(this.id)
     this.kept.keep(name, name, new Blob([JSON.stringify(this.path)]))
@@ -239,12 +241,15 @@ export class Conversation extends EventTarget {
 
   #apply(turn, event) {
     if (event.id || WITHOUT_ID.has(event.event)) apply(turn, event)
-    if (hasEnded(turn) && turn.stop_reason !== 'deleted') this.#complete(turn) // one that was deleted cannot be read
+    if (hasEnded(turn) && turn.stop_reason !== 'deleted') this.#complete(turn) // a deleted turn cannot be read
     if (event.event === 'block_stop') this.#noteReport(turn, turn.blocks[event.data.index])
     this.#emit('turn', turn, event)
   }
 
-  /** Reads what became of a call that reports when it was started, and when its report has come, perhaps to another turn. */
+  /**
+   * Reads the reports of a turn again: when one of its calls has started a job, and when a report of the turn has come,
+   * perhaps in another turn.
+   */
   #noteReport(turn, { type, data, notes }) {
     if (type === 'tool_result' && notes?.job) this.#readReports(turn)
     if (type === 'report') this.#readReports(this.turns.get(data?.turn))
@@ -264,7 +269,9 @@ export class Conversation extends EventTarget {
     this.#lookLater()
   }
 
-  /** Reads open reports again after a while: no event has their progress, nor that another page has stopped a call. */
+  /**
+   * Reads open reports again after a while: no event has their progress, or tells that another page has stopped a call.
+   */
   #lookLater() {
     clearTimeout(this.looking)
     const open = this.path.filter((turn) => turn.reports?.some(({ delivery }) => !delivery))
@@ -282,7 +289,7 @@ export class Conversation extends EventTarget {
     if (this.turns.get(turn.id) === turn) this.#keep()
   }
 
-  /** Adds the turns of a response. The stream brings the same turns, sometimes first. */
+  /** Adds the turns of a response. The stream brings the same turns, sometimes before the response. */
   #addExchange(exchange) {
     if (!exchange) return
     const { user_turn: user, assistant_turn: answer } = exchange
@@ -294,16 +301,16 @@ export class Conversation extends EventTarget {
     if (!this.path.includes(exchanged[1])) this.#show([...this.path.slice(0, place + 1), ...exchanged])
   }
 
-  /** Shows a steer until the running answer has taken it in as a block. */
+  /** Shows a steer until the running answer has it as a block. */
   #addPendingSteer(turn, text) {
-    if (!turn) return // the path is being read, and has it as a block
+    if (!turn) return // the path is being read, and will have the steer as a block
     const shown = turn.pendingSteers ?? []
-    if (!shown.includes(text)) turn.pendingSteers = [...shown, text] // the queue may have been read with it
+    if (!shown.includes(text)) turn.pendingSteers = [...shown, text] // the queue may have brought it
     this.#emit('turn', turn)
     this.#emit('queue')
   }
 
-  /** Shows the steers that wait, of the `entries` of the queue, in the turns that they are for. */
+  /** Shows the waiting steers among the `entries` of the queue, each in the turn for which it waits. */
   showSteers(entries) {
     for (const turn of this.path) {
       const steers = entries.filter((entry) => entry.kind === 'steer' && entry.turn === turn.id)
@@ -314,7 +321,7 @@ export class Conversation extends EventTarget {
     }
   }
 
-  /** Adds a turn that was made just now. An assistant turn starts empty: the stream brings all of its events. */
+  /** Adds a new turn. An assistant turn starts empty, because the stream brings all of its events. */
   #add({ turn: id, parent_id, role, created_at, blocks = [] }) {
     if (this.turns.has(id)) return
     const user = role === 'user'
@@ -326,11 +333,11 @@ export class Conversation extends EventTarget {
     const atEnd = place === this.path.length - 1
     if (this.through && !atEnd) this.#emit('path')
     else if (parent_id && place < 0)
-      this.#read(null).catch(() => {}) // it continues a path that is not known here
+      this.#read(null).catch(() => {}) // the turn continues a path that this page has not read
     else this.#show([...this.path.slice(0, place + 1), turn])
   }
 
-  /** Removes deleted turns. Where the path has lost its end, it leads to the newest turn that is left on it. */
+  /** Removes deleted turns. If the path has lost its end, reads the path through the last turn that is left. */
   #forget(gone) {
     for (const id of gone) this.turns.delete(id)
     for (const turn of this.turns.values()) turn.siblings = turn.siblings?.filter((id) => !gone.has(id))
@@ -359,10 +366,10 @@ export class Conversation extends EventTarget {
 
 const LOOK = 5_000 // milliseconds
 
-// Notices that change a turn: a tool asks while it runs; a call that runs in the background reports.
+// Notices that change a turn: a running tool asks a person; a background call reports its progress.
 const WITHOUT_ID = new Set(['action_required', 'tool_progress'])
 
-// A message that waits is delivered by the start of its round.
+// After these events the queue may have changed: the start of a round delivers the messages that waited for it.
 const CHANGES_QUEUE = new Set([
   'queue',
   'turn',

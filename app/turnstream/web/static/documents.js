@@ -1,4 +1,4 @@
-// The panel of documents, which the tools of the server read: added, shown as a tree, removed.
+// The panel of documents, which the tools of the server read. It shows them as a tree, and adds and removes them.
 
 import { asked, confirmed, find, h, icon, iconButton, setText } from './dom.js'
 import { Plain } from './prose.js'
@@ -137,7 +137,9 @@ export class Documents {
   }
 }
 
-/** The documents as a tree of folders. `paths` of a folder are those of all documents in it, at any depth. */
+/**
+ * Returns the documents as a tree of folders. `paths` of a folder has the paths of all documents in it, at any depth.
+ */
 function treeOf(documents) {
   /** @type {any} */
   const root = { path: '', folders: new Map(), files: [], paths: [] }

@@ -1,4 +1,4 @@
-// Elements, without a framework.
+// Creates and finds elements, without a framework.
 
 import { TEXTS } from './texts.js'
 
@@ -58,7 +58,10 @@ export function iconButton(name, label, onclick, more = {}) {
   )
 }
 
-/** A menu behind an icon. `entries` are labels, what choosing each does, and more attributes of its button. It closes when focus leaves it. */
+/**
+ * Creates a menu behind an icon. Each of the `entries` has a label, the function for its choice, and other attributes
+ * of its button. The menu closes when the focus leaves it.
+ */
 export function menu(label, entries) {
   const choose = (action) => () => {
     element.open = false
@@ -87,7 +90,7 @@ export const findAll = (selector, within = document) => within.querySelectorAll(
 /** Whether the person writes with a touch keyboard, which has no Shift + Enter. */
 export const touches = () => matchMedia('(pointer: coarse)').matches
 
-/** Whether a key sends what was written: Enter where another key begins a line, else Enter with Ctrl or Cmd. */
+/** Whether a key sends the written text: Enter if Shift + Enter can begin a line, or else Enter with Ctrl or Cmd. */
 export function sends(event) {
   if (event.key !== 'Enter' || event.isComposing) return false
   return event.ctrlKey || event.metaKey || (!event.shiftKey && !touches())
@@ -111,7 +114,7 @@ export async function copy(button, text) {
   setTimeout(() => button.replaceChildren(icon('copy')), 1500)
 }
 
-/** A line for the error of an action of a dialog, and the function that runs such actions. */
+/** Returns a line for errors in a dialog, and a function that runs an action and shows its error in this line. */
 export function attempts() {
   const trouble = h('p', { class: 'trouble', role: 'alert' })
   const attempt = async (work) => {
@@ -125,7 +128,7 @@ export function attempts() {
   return { trouble, attempt }
 }
 
-/** Asks in a dialog. Resolves to the value of the button that was pressed, '' for none. */
+/** Asks in a dialog. Resolves to the value of the pressed button, or to '' if no button was pressed. */
 export function asked(question, ...content) {
   const form = h('form', { method: 'dialog' }, h('h2', { id: 'question' }, question), ...content)
   const dialog = h('dialog', { class: 'question', 'aria-labelledby': 'question' }, form)
@@ -139,7 +142,7 @@ export function asked(question, ...content) {
   })
 }
 
-/** Asks whether to do what cannot be undone. */
+/** Asks the person to confirm an action that cannot be undone. */
 export async function confirmed(question, consequence, action) {
   const buttons = [h('button', { value: '' }, texts.keep), h('button', { value: 'yes', class: 'danger' }, action)]
   return (await asked(question, h('p', {}, consequence), h('footer', {}, buttons))) === 'yes'

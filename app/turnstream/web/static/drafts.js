@@ -1,9 +1,9 @@
-// What was typed and not sent, for each chat.
+// For each chat, the text that was typed but not sent.
 
 import { Store } from './store.js'
 
 const MAX_DRAFTS = 50
-const NEW = 'new' // the chat that has not begun
+const NEW = 'new' // the key of a chat that has not begun
 
 export class Drafts {
   store = new Store('draft', MAX_DRAFTS)

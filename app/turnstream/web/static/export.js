@@ -50,7 +50,7 @@ function blockText(block) {
   return ''
 }
 
-/** The text of a result, with the names of its files. */
+/** Returns the text of a result, with the names of its files. */
 function resultText({ text, content = [] }) {
   const files = content.filter(isFile).map((part) => `[${nameOf({ ...part, data: part })}]`)
   return [text, ...files].filter(Boolean).join('\n')

@@ -1,17 +1,17 @@
-// What ended an answer before its time, in words: what happened, who must act, and what the person can do about it.
+// Describes why an answer ended early: what happened, who must act, and what the person can do about it.
 
 import { TEXTS } from './texts.js'
 
 const { failures } = TEXTS
 
-// Types of failures that only the operator can mend. Providers use many more, which may pass.
+// Types of failures that only the operator can repair. Other types of failures may pass.
 const OPERATOR = /auth|permission|denied|billing|quota|api_key|access|http_40[12]|model_not_available|not_found/i
 const PERSON = /invalid_request|invalid_prompt|content_|context_length|too_long|too_large|max_tokens|budget|output/
 const ENDS = ['forked', 'max_tokens', 'max_tool_rounds', 'max_calls']
 
 /**
- * `text` says it, `bad` whether it is a failure, `ways` are those out: `again`, `goOn`, `anotherModel`. Null for a turn that
- * ended as it should.
+ * Returns the `text` of the failure, `bad` (whether it is a failure), and the `ways` out of it: `again`, `goOn`,
+ * `anotherModel`. Returns null for a turn that ended normally.
  */
 export function failureOf({ status, error, stop_reason, blocks }) {
   const goOn = blocks.some((block) => block.type === 'text' && block.text) ? ['goOn'] : []
@@ -30,7 +30,7 @@ function whoActs(type) {
   return PERSON.test(type) ? failures.person : failures.passing
 }
 
-/** Messages of providers begin and end as they like. */
+/** Makes a sentence of a message: some providers write no capital letter, or no full stop. */
 function sentence(message) {
   const text = message.trim()
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`

@@ -7,7 +7,7 @@ const { files: texts } = TEXTS
 
 export const isFile = ({ type }) => type === 'image' || type === 'document'
 
-/** The input block that sends the file of a stored block again. */
+/** Returns the input block that sends the file of a stored block again. */
 export function inputOf({ type, text, data: { source, title } }) {
   if (source.type === 'upload') return { type, source: { type: 'upload', id: source.id }, ...(title && { title }) }
   const bytes = Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join('')
@@ -45,7 +45,9 @@ export class FileButton {
     this.element.replaceChildren(h('img', { src: this.url, alt: this.name }))
   }
 
-  /** Returns null for bytes that cannot be read; the button shows why, and can be pressed again unless they are deleted. */
+  /**
+   * Returns null if the bytes cannot be read. The button shows the reason, and works again unless the file is deleted.
+   */
   async #bytes() {
     const { source } = this.block.data
     if (source.type !== 'upload') return new Blob([this.block.text], { type: 'text/plain' })

@@ -1,4 +1,4 @@
-// Code for people: coloured in one pass (comments, strings, numbers, keywords), JSON laid out, hidden characters shown.
+// Shows code to people: colours it in one pass, lays out JSON, and makes hidden characters visible.
 
 const C =
   'break case catch class const continue default do else enum export extends false final finally for function if import in interface new null private protected public return static struct super switch this throw true try type typeof var void while'
@@ -13,7 +13,7 @@ const WORDS = {
   rust: `${C} as async await crate dyn fn impl let loop match mod move mut pub ref self Self trait unsafe use where i32 u8 u64 usize str String Some None Ok Err`,
   data: 'true false null yes no',
 }
-// The keywords and the comments of each family of languages, with the names that a block of code may give.
+// For each family of languages its keywords, its form of comments, and the names that a block of code may use.
 const FAMILIES = [
   ['js', '//', 'js javascript jsx mjs ts tsx typescript'],
   ['c', '//', 'java kotlin swift c cpp c++ csharp cs php'],
@@ -39,7 +39,7 @@ const NUMBERS = '\\b(?:0x[\\da-fA-F]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b'
 
 const MAX_COLOURED = 60_000 // characters; longer code is shown without colours
 
-/** The code as nodes: text, and spans with the classes `comment`, `string`, `number`, `word`, `name`. */
+/** Returns the code as nodes: text, and spans with the classes `comment`, `string`, `number`, `word`, `name`. */
 export function highlighted(code, language) {
   const nodes = document.createDocumentFragment()
   const rules = code.length <= MAX_COLOURED ? rulesOf(language?.toLowerCase()) : null
@@ -80,7 +80,9 @@ function span(kind, text) {
 
 const MASKS = /([\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff])/
 
-/** The text with characters made visible that could disguise it: those that turn the direction of text, or are invisible. */
+/**
+ * Returns the text, in which invisible characters, and characters that turn the direction of text, are made visible.
+ */
 export function unmasked(text) {
   if (!MASKS.test(text)) return text
   const nodes = document.createDocumentFragment()
@@ -97,8 +99,8 @@ function mask(character) {
 }
 
 /**
- * JSON laid out from its text, not from its values: a number keeps the digits that were written, and text that is still
- * incomplete is laid out as far as it goes.
+ * Lays out JSON from its text, not from its values: a number keeps the digits that were written, and incomplete JSON is
+ * laid out up to its end.
  */
 export function prettyJson(text) {
   let depth = 0

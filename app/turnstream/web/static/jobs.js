@@ -50,7 +50,7 @@ export class JobBar {
   }
 }
 
-/** A span as on a watch: `0:07`, `12:30`, `1:02:03`. */
+/** Formats a duration like a watch: `0:07`, `12:30`, `1:02:03`. */
 export function clock(/** @type {number} */ seconds) {
   const whole = Math.floor(seconds)
   const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60]

@@ -1,16 +1,16 @@
-// Files of messages that are not sent yet, kept in this browser beside their words; the last path of each chat, and the list.
+// Keeps in this browser the files of unsent messages, and copies: the last path of each chat, and the list of chats.
 
 import { shelf } from './session.js'
 
-const MAX_BYTES = 50_000_000 // of all files together: copies are forgotten first, then the oldest files
+const MAX_BYTES = 50_000_000 // of all files together: above it, copies are forgotten first, then the oldest files
 const MAX_AGE = 7 * 24 * 3_600_000 // milliseconds
 
-/** What a draft of a chat, or an unsent message, is called here. */
+/** The names under which the files of a draft, or of an unsent message, are kept. */
 export const draftOf = (chat) => `draft ${chat ?? 'new'}`
 export const unsentOf = (key) => `unsent ${key}`
-/** What the last path of a chat is called. */
+/** The name under which the last path of a chat is kept. */
 export const pathOf = (chat) => `path ${chat}`
-/** What the list of chats is called. */
+/** The name under which the list of chats is kept. */
 export const LIST = 'list'
 
 export class KeptFiles {
@@ -23,8 +23,8 @@ export class KeptFiles {
   }
 
   /**
-   * The files of a message, in the order in which they were attached, each with its `id`. None where the browser offers no
-   * database, or where the token ends with the tab, which no database does.
+   * Returns the files of a message, in the order in which they were attached, each with its `id`. Returns none if the
+   * browser has no database, or if the token ends with the tab, because a database would outlive the tab.
    */
   async of(message) {
     const { storage, prefix } = shelf()
@@ -34,11 +34,11 @@ export class KeptFiles {
     return own.sort((a, b) => a.at - b.at)
   }
 
-  /** Keeps a file, or that it belongs to another message now. */
+  /** Keeps a file, or assigns a kept file to another message. */
   async keep(id, message, file) {
     const { storage, prefix } = shelf()
     if (storage === sessionStorage || file.size > MAX_BYTES) return
-    const at = performance.timeOrigin + performance.now() // of two files at once, one is older
+    const at = performance.timeOrigin + performance.now() // precise: files that are attached together keep their order
     await this.#run('readwrite', (store) => store.put({ id, owner: prefix, message, file, at }))
     await this.#forgetOld()
   }
@@ -47,12 +47,12 @@ export class KeptFiles {
     return this.#run('readwrite', (store) => store.delete(id))
   }
 
-  /** Removes what still belongs to a message. */
+  /** Removes the files that still belong to a message. */
   forget(message) {
     return this.#forEach((cursor) => cursor.value.message === message && cursor.delete())
   }
 
-  /** Removes all that belongs to an owner. */
+  /** Removes everything that belongs to an owner. */
   clear(prefix) {
     return this.#forEach((cursor) => cursor.value.owner === prefix && cursor.delete())
   }
@@ -80,7 +80,9 @@ export class KeptFiles {
     if (old.length) await this.#forEach((cursor) => isLeft(cursor.value) && cursor.delete())
   }
 
-  /** Calls `work` with a cursor at each file, in one transaction: what is moved to another message meanwhile stays. */
+  /**
+   * Calls `work` with a cursor at each file, in one transaction, so that a file that moved to another message is safe.
+   */
   #forEach(work) {
     return this.#run('readwrite', (store) => {
       const cursors = store.openCursor()
@@ -93,7 +95,7 @@ export class KeptFiles {
     })
   }
 
-  /** Resolves to the result of the request that `work` makes, when it is stored; to null where it cannot be. */
+  /** Resolves to the result of the request that `work` makes, once it is stored, or to null if the database fails. */
   async #run(mode, work) {
     try {
       const transaction = (await this.#open()).transaction('files', mode)

@@ -30,7 +30,7 @@ import { Waiting } from './waiting.js'
 
 const { page: texts } = TEXTS
 
-const BRIEF = 800 // milliseconds: a connection that is back within this is not reported as lost
+const BRIEF = 800 // milliseconds: a connection that returns within this time is not reported as lost
 
 const client = new Session()
 const kept = new KeptFiles()
@@ -80,7 +80,7 @@ listenToDrops(new Documents(client), attachments)
 
 function send(text, onBusy = 'steer', files = []) {
   const { id } = conversation
-  const follows = outbox.of(id).length > 0 // then the turn before it is not known yet
+  const follows = outbox.of(id).length > 0 // then the turn before the message is not known yet
   const { parent_id, ...options } = conversation.optionsFor(files.length && onBusy === 'steer' ? 'enqueue' : onBusy)
   transcript.sticks = true
   report('')
@@ -124,7 +124,7 @@ async function remove(turn) {
   if (await confirmed(texts.removeQuestion, consequence, TEXTS.remove)) await attempt(() => conversation.remove(turn))
 }
 
-/** Returns the reason of a refusal, for the form to show. A 409 is none: another person answered first. */
+/** Returns the reason why an answer was refused, or null. A 409 needs no reason: another person answered first. */
 async function answer(turn, decision) {
   try {
     await conversation.answer(turn, decision)
@@ -137,9 +137,9 @@ function report(trouble) {
   setText(find('#trouble'), trouble)
 }
 
-/** Runs `work` and shows the reason where it fails. Resolves to whether it succeeded. */
+/** Runs `work`, and shows the reason if it fails. Resolves to whether it succeeded. */
 async function attempt(work) {
-  report('') // before the work: its success must not hide the trouble of something later
+  report('') // cleared before the work: its success must not hide a later report
   try {
     await work()
     return true
@@ -151,7 +151,7 @@ async function attempt(work) {
 
 // --- the open chat and the address -----------------------------------------------------------------------------------
 
-/** Shows what the address names; `anew` also where it is shown already. */
+/** Shows the chat that the address names. With `anew`, shows it again even if it is open. */
 async function route(anew = false) {
   const [id, through = null] = location.hash.slice(1).split('/')
   if (!anew && id === (conversation.id ?? '') && through === conversation.through) return
@@ -176,7 +176,7 @@ function showHead() {
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
   for (const button of findAll('[data-export], #share, #members')) button.disabled = !conversation.id
-  const role = chats.roleIn(conversation.id) ?? '' // in a chat of another owner
+  const role = chats.roleIn(conversation.id) ?? '' // set in a chat of another owner
   document.body.dataset.role = role
   find('#reads').hidden = role !== 'read'
   showModel()
@@ -191,12 +191,12 @@ async function showModel() {
   setText(find('#model'), model?.id ?? name ?? TEXTS.models.unknown)
   find('#open-models').setAttribute('aria-label', TEXTS.models.button(find('#model').textContent))
   setText(find('#cost'), conversation.cost ? TEXTS.models.cost(amount(conversation.cost)) : '')
-  const own = !chats.roleIn(conversation.id) // files of a member are not the owner's
+  const own = !chats.roleIn(conversation.id) // in a chat of another owner, a member cannot attach files
   const allows = (ability) => own && (can?.includes(ability) ?? true)
   attachments.allow({ images: allows('images'), documents: allows('documents') })
 }
 
-/** The address names what is shown, so that a reload shows it again. */
+/** Writes the displayed chat into the address, so that a reload shows it again. */
 function showAddress() {
   const { id, through } = conversation
   const hash = `#${through ? `${id}/${through}` : id}`
@@ -205,13 +205,18 @@ function showAddress() {
 
 const leave = () => (location.hash = '')
 
-/** Returns the function that removes what the owner has in this browser: without the session, nobody knows whose it is. */
+/**
+ * Returns a function that removes what the owner keeps in this browser. Finds the place now: after the session, it is
+ * unknown.
+ */
 function forgetting() {
   const left = shelf()
   return () => kept.clear(left.prefix).then(() => forgetShelf(left))
 }
 
-/** A reload without a network shows the page, in browsers that have service workers: over HTTPS, and on this machine. */
+/**
+ * Lets a reload without a network show the page, if the browser allows service workers: over HTTPS, or on this machine.
+ */
 function keepPage() {
   const address = `${BASE}/offline.js`
   const { trustedTypes } = /** @type {any} */ (globalThis)
@@ -321,7 +326,7 @@ document.addEventListener('keydown', (event) => {
   if (shortcut) event.preventDefault()
   shortcut?.()
 })
-/** The page is as high as what a touch keyboard leaves of it, also in browsers that lay the keyboard over the page. */
+/** Limits the page to the height above a touch keyboard, even in browsers that lay the keyboard over the page. */
 function fitViewport() {
   const { scale, height } = /** @type {VisualViewport} */ (visualViewport)
   if (scale === 1) document.documentElement.style.setProperty('--visible', `${height}px`)
@@ -355,7 +360,7 @@ for (const button of findAll('[data-say]')) button.addEventListener('click', () 
 
 await chats.load()
 await route(true)
-// Costs that were drawn before the list of models was read have no currency.
+// Draws costs again: those drawn before the list of models was read have no currency.
 models.list().then(() => conversation.path.forEach((turn) => transcript.view(turn)?.update(turn)))
 outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page

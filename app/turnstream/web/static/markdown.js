@@ -1,5 +1,5 @@
-// Markdown to nodes. The output of a model is not trusted: HTML in it is shown as text, and the result of the Markdown goes
-// through the sanitiser, which is the only place of the page where text becomes HTML.
+// Converts Markdown to nodes. The output of a model is not trusted: HTML in it is shown as text, and the converted
+// Markdown passes through the sanitiser, which is the only place of the page where text becomes HTML.
 
 import { Lexer, Marked, Parser } from './vendor/marked.esm.js'
 import './vendor/purify.min.js'
@@ -28,7 +28,7 @@ const MAX_TEX = 4_000 // characters
 const BLANK_LINE = /\n[ \t]*\n/
 const untilBlankLine = (text) => text.split(BLANK_LINE, 1)[0]
 
-/** The formula at the beginning of a text. Its end is looked for first: a text may consist of beginnings alone. */
+/** Returns the formula at the beginning of a text, or undefined if the formula does not end within its limit. */
 function formulaAt(text, forms) {
   for (const [begin, end] of forms) {
     const length = begin.exec(text)?.[0].length
@@ -42,7 +42,9 @@ function formulaAt(text, forms) {
   }
 }
 
-/** A tokenizer of formulas. `level` is that of marked. `start` finds where one may begin. */
+/**
+ * Returns an extension of marked for formulas. `level` is `block` or `inline`. `start` finds where a formula may begin.
+ */
 function formulas(level, start, find) {
   const display = level === 'block'
   const type = `${level}Formula`
@@ -61,8 +63,8 @@ function formulas(level, start, find) {
   }
 }
 
-// Within a formula is no blank line. A dollar opens one before what is no space, and closes it behind what is no space and
-// before what is no digit: so "$5 and $6" are prices.
+// A formula contains no blank line. A dollar opens a formula only before a character that is not a space. It closes the
+// formula only after such a character, and not before a digit, so "$5 and $6" are prices.
 const SIGN = String.raw`(?:[^\s$\\]|\\[^\n])`
 const DOLLARS = new RegExp(String.raw`^\$(${SIGN}(?:(?:[^$\n\\]|\\[^\n])*${SIGN})?)\$(?!\d)`)
 const BLOCKS = [
@@ -76,7 +78,8 @@ const INLINE = [
 ]
 const blockFormula = (text) => formulaAt(text, BLOCKS)
 const FORMULAS = [
-  // Marked cuts a paragraph at a beginning, and looks for all other blocks there: so only at one that has an end.
+  // Marked ends a paragraph at the returned place, and looks for other blocks there. So the formula there must have an
+  // end.
   formulas(
     'block',
     (text) =>
@@ -96,13 +99,13 @@ const FORMULAS = [
 
 const NOTE = String.raw`\[\^([^\]\s^]{1,40})\]`
 const NOTE_MARK = new RegExp(`^${NOTE}(?![(:])`)
-// Up to a blank line or the next note. Lines behind a blank one belong to it if they are indented.
+// A note ends at a blank line or at the next note. Indented lines after a blank line still belong to the note.
 const NOTE_TEXT = new RegExp(
   String.raw`^ {0,3}${NOTE}:((?:(?!\n[ \t]*(?:\n|$)|\n {0,3}${NOTE}:)[^])*(?:\n+(?: {4}|\t).*)*)(?:\n|$)`,
 )
 const NOTE_BEGIN = new RegExp(`^ {0,3}${NOTE}:`, 'm')
 
-/** Footnotes: a mark in the text, and a note where the text has it. `numberNotes` joins them. */
+/** Footnotes: marks in the text, and notes, which stay where the text has them. `numberNotes` connects the two. */
 const FOOTNOTES = [
   {
     name: 'note',
@@ -130,11 +133,12 @@ const FOOTNOTES = [
   },
 ]
 
-// Of one text. A row is filled up to the columns of the head, so that few characters may become many cells.
+// The most cells in the tables of one text. Each row is filled up to the columns of the head, so few characters may
+// become many cells.
 export const MAX_CELLS = 20_000
 
 /**
- * Tables with more cells than characters, or more than there is room for, are shown as they were written.
+ * A table with more cells than characters, or with more cells than the remaining room, is shown as it was written.
  * @this {any} the tokenizer of marked
  */
 function table(source) {
@@ -165,12 +169,13 @@ const marked = new Marked({
 })
 
 const MAX_PARAGRAPH = 6_000 // characters
-const MAX_TIME = 300 // milliseconds for the emphasis and links of one text
+const MAX_TIME = 300 // milliseconds to find emphasis and links in one text
 const NESTED = /^[ \t]*(?:(?:>|[*+-][ \t]|\d+[.)][ \t])[ \t]*){20}/m // 20 quotes and lists inside each other
 
 /**
- * The top-level blocks of a text. `links` holds the link definitions above it, and receives those in it. `cells` is the
- * room for cells of tables. Throws RangeError for deep nesting, which would exhaust the stack.
+ * Returns the top-level blocks of a text. `links` has the link definitions above the text, and receives the definitions
+ * in the text. `cells` is the remaining room for cells of tables. Throws RangeError for deep nesting, which would
+ * exhaust the stack.
  */
 export function blocksOf(text, links, cells = MAX_CELLS) {
   if (NESTED.test(text)) throw new RangeError('nested too deeply')
@@ -184,14 +189,17 @@ export function blocksOf(text, links, cells = MAX_CELLS) {
   return lexer.tokens
 }
 
-/** marked finds emphasis in quadratic time: very long paragraphs, and those after `until`, are shown without it. */
+/**
+ * Finds emphasis. Because marked takes quadratic time, very long paragraphs, and paragraphs after `until`, get no
+ * emphasis.
+ */
 function lexInline(lexer, text, tokens, until) {
   lexer.state.inRawBlock = false
   if (text.length <= MAX_PARAGRAPH && performance.now() < until) lexer.inlineTokens(text, tokens)
   else tokens.push({ type: 'text', raw: text, text, escaped: false })
 }
 
-/** The number of cells in the tables of these blocks. */
+/** Returns the number of cells in the tables of these blocks. */
 export function cellsOf(tokens) {
   const cells = ({ header, rows, items, tokens }) =>
     header ? header.length * (rows.length + 1) : cellsOf(items ?? tokens ?? [])
@@ -209,7 +217,10 @@ export function nodesOf(tokens) {
   return nodes
 }
 
-/** The mark of a footnote, as it was written until its note has come: in prose it may be anything else. */
+/**
+ * Creates the mark of a footnote. It is shown as it was written until its note has come, because it may be anything
+ * else.
+ */
 const noteMark = (id) => h('span', { class: 'note-mark', 'data-note': id }, `[^${id}]`)
 
 function noteOf({ dataset, childNodes }) {
@@ -251,7 +262,7 @@ function secureLink(link) {
   Object.assign(link, { target: '_blank', rel: 'noopener noreferrer nofollow', title: link.getAttribute('href') })
 }
 
-/** A formula; one on a line of its own scrolls sideways. */
+/** Creates a formula. A formula on a line of its own scrolls sideways. */
 function formula({ textContent, dataset }) {
   const display = dataset.math === 'display'
   const more = display ? { tabindex: 0, role: 'group', 'aria-label': TEXTS.math } : {}
@@ -260,7 +271,7 @@ function formula({ textContent, dataset }) {
   return element
 }
 
-/** Wraps a table in an element that scrolls sideways, by keys too. */
+/** Wraps a table in an element that scrolls sideways, which keys can do, too. */
 function wrapTable(table) {
   const around = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': TEXTS.table })
   table.replaceWith(around)

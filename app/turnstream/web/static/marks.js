@@ -1,10 +1,10 @@
-// Marks searched words in what is shown. They are ranges of the rendered text, so neither Markdown nor an element changes.
+// Marks searched words in the displayed text. A mark is a range of the rendered text, so no element changes.
 
 const NAME = 'found'
-// A word is searched for within one of these, across the elements in it: `light<em>house</em>` has "lighthouse".
+// Words are searched within each of these elements, across the elements inside: `light<em>house</em>` has "lighthouse".
 const LINES = 'p, li, td, th, h1, h2, h3, h4, h5, h6, pre, blockquote, .plain, .prose'
 
-/** Marks `words` in the texts within an element, and nothing else any more. Does nothing in a browser that cannot. */
+/** Marks `words` within an element, and removes all earlier marks. Does nothing if the browser has no highlights. */
 export function markWords(within, words) {
   if (!globalThis.CSS?.highlights) return
   CSS.highlights.delete(NAME)
@@ -33,7 +33,7 @@ function rangesOf(texts, pattern) {
   })
 }
 
-/** The text with the character at `offset` of all of them, and its offset there, plus `more`. */
+/** Finds the text with the character at `offset` of all texts. Returns this text, and the offset in it plus `more`. */
 function placeOf(texts, offset, more = 0) {
   for (const text of texts) {
     if (offset < text.data.length) return /** @type {[Text, number]} */ ([text, offset + more])

@@ -1,4 +1,4 @@
-// The models of the server: what is known of each, and a dialog in which one is chosen.
+// The models of the server: reads the facts about them, and lets the person choose a model in a dialog.
 
 import { asked, h } from './dom.js'
 import { TEXTS } from './texts.js'
@@ -13,7 +13,7 @@ export class Models {
     this.client = client
   }
 
-  /** All models; none where they cannot be read. They are read once. */
+  /** Returns all models, or none if they cannot be read. They are read only once. */
   async list() {
     this.reading ??= this.client.request('GET', '/api/models')
     try {
@@ -26,13 +26,13 @@ export class Models {
     }
   }
 
-  /** The model of this name, or with null the server's default. Undefined where it is not listed. */
+  /** Returns the model of this name, or the server's default for null. Returns undefined if the model is not listed. */
   async find(name) {
     const models = await this.list()
     return models.find((model) => (name ? [model.id, ...model.aliases].includes(name) : model.default))
   }
 
-  /** Asks for a model. Resolves to its id, or to '' for none. */
+  /** Asks for a model. Resolves to its id, or to '' if no model is chosen. */
   async choose(title, current) {
     const options = (await this.list()).map((model) => optionOf(model, current))
     return asked(
@@ -60,6 +60,6 @@ function factsOf({ can, context_window, prices }) {
   ].filter(Boolean)
 }
 
-/** An amount in the currency of the prices. Without one in the file of models it is a plain number. */
+/** Formats an amount in the currency of the prices, or as a plain number if the file of models names no currency. */
 export const amount = (cost) =>
   cost.toLocaleString('en', { maximumSignificantDigits: 3, ...(currency && { style: 'currency', currency }) })

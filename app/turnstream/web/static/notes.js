@@ -1,11 +1,11 @@
-// The server's notes in words: its own blocks among those of a model (results sent shortened, turns summarised, an output
-// accepted or not, results of calls that came later), and the notes on tool results.
+// Describes the notes of the server: the notes on tool results, and the blocks that the server writes itself (shortened
+// results, summaries of turns, verdicts on an output, reports of background calls).
 
 import { TEXTS } from './texts.js'
 
 const { notes: texts } = TEXTS
 
-/** The notes on a tool result: what a person decided about the call, and the policies it needed. */
+/** Describes the notes on a tool result: the decision of a person about the call, and the policies that acted on it. */
 export function remarksOf({ notes }) {
   const { approval, ...others } = typeof notes === 'object' && notes ? notes : {}
   const policies = Object.keys(others).filter((note) => note in texts.policies)
@@ -22,7 +22,7 @@ export function remarksOf({ notes }) {
 
 const keptFor = (age) => texts.kept(age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`)
 
-/** What the turn needed besides the policies of its results, in words. */
+/** Describes the policies and limits that acted on the turn, except the policies that its results name. */
 export function degradedText(degraded) {
   const lines = degraded
     .filter(({ what }) => what in texts.ofTurns)
@@ -41,8 +41,8 @@ const ASIDES = { report, shortened, summary, verdict }
 const MAX_LINE = 140 // characters
 
 /**
- * A block of the server's own as `line`, which is always visible, and `text` and `facts` (names and values), which are
- * folded. Null for any other block.
+ * Describes a block that the server wrote: `line` is always visible; `text` and `facts` (names and values) are folded.
+ * Returns null for any other block.
  */
 export function asideOf(block, turn) {
   return Object.hasOwn(ASIDES, block.type) ? { text: block.text, facts: [], ...ASIDES[block.type](block, turn) } : null

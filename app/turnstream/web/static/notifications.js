@@ -10,7 +10,7 @@ const { notifications: texts } = TEXTS
 export const notifies = () => localStorage.getItem(KEY) === 'on' && globalThis.Notification?.permission === 'granted'
 
 export class Notifications {
-  /** `report` is called with the reason why they cannot be switched on. */
+  /** `report` is called with the reason if notifications cannot be switched on. */
   constructor(chats, report) {
     this.report = report
     this.button = find('#notify')
@@ -35,7 +35,7 @@ export class Notifications {
     this.button.setAttribute('aria-pressed', String(notifies()))
   }
 
-  /** The tag keeps several tabs from showing the same twice. */
+  /** Shows a notification. Its tag prevents several tabs from showing the same notification twice. */
   #show({ chat, title, turn, state }) {
     if (!document.hidden || !notifies()) return
     try {
@@ -46,7 +46,7 @@ export class Notifications {
         note.close()
       })
     } catch {
-      // Chromium on a phone shows notifications of service workers alone.
+      // Chromium on a phone shows only notifications from service workers.
     }
   }
 }

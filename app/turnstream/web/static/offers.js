@@ -6,14 +6,16 @@ import { TEXTS } from './texts.js'
 
 const { offers: texts } = TEXTS
 
-const FRESH = 60_000 // milliseconds: the server keeps its lists too
+const FRESH = 60_000 // milliseconds for which a list is used: the server caches its lists, too
 const TYPING = 200 // milliseconds
 const MOST_PROPOSALS = 12
 const COMMAND = /^\/(\S*)$/
 
 // --- prompts ---------------------------------------------------------------------------------------------------------
 
-/** Offers prompts while the message is a slash and the beginning of a name. `report` shows why one cannot be used. */
+/**
+ * Offers prompts while the message is a slash and the beginning of a name. `report` shows why a prompt cannot be used.
+ */
 export function followPrompts(client, composer, report) {
   const box = find('#prompts')
   const list = find('#prompt-list')
@@ -103,7 +105,7 @@ export function followPrompts(client, composer, report) {
     show()
     if (typeof command() === 'string') read()
   })
-  // Before the field itself, in which Enter sends.
+  // Runs before the listener of the field, in which Enter sends the message.
   composer.form.addEventListener(
     'keydown',
     (event) => {
@@ -132,7 +134,10 @@ async function rendered(client, { server, name }, values) {
   return (await client.request('POST', '/api/mcp/prompts/render', body)).blocks
 }
 
-/** Asks for the arguments of a prompt until the server accepts them. Resolves to its blocks, or to nothing. */
+/**
+ * Asks for the arguments of a prompt until the server accepts them. Resolves to the blocks of the prompt, or to
+ * nothing.
+ */
 async function filledIn(client, prompt) {
   const fields = prompt.arguments.flatMap(({ name, title, description, required }) => {
     const input = h('textarea', { name, rows: 1, required, dir: 'auto' })
@@ -167,7 +172,7 @@ async function filledIn(client, prompt) {
   return blocks
 }
 
-/** Buttons with the values that the server proposes for the field, while a person is in it. */
+/** Creates buttons with the values that the server proposes for a field while the field has the focus. */
 function completions(client, { server, name }, input, title) {
   const list = h('div', { class: 'suggestions', role: 'group', 'aria-label': texts.proposals(title), hidden: true })
   let asked = 0
@@ -183,7 +188,7 @@ function completions(client, { server, name }, input, title) {
     const given = Object.fromEntries(others.map((one) => [one.name, one.value]))
     const body = { server, name, argument: input.name, value: input.value, arguments: given }
     const answer = await client.request('POST', '/api/mcp/prompts/complete', body).catch(() => ({ values: [] }))
-    if (ask !== asked) return // the person has written on
+    if (ask !== asked) return // the person has typed more
     const values = answer.values.filter((value) => value !== input.value).slice(0, MOST_PROPOSALS)
     list.replaceChildren(...values.map((value) => h('button', { type: 'button', onclick: () => put(value) }, value)))
     list.hidden = !values.length
@@ -199,7 +204,7 @@ function completions(client, { server, name }, input, title) {
 
 // --- resources -------------------------------------------------------------------------------------------------------
 
-/** The dialog of the resources of servers. What is chosen is attached to the message. */
+/** Opens the dialog with the resources of the servers. A chosen resource is attached to the message. */
 export async function showResources(client, attachments) {
   const { resources, templates, unavailable } = await client.request('GET', '/api/mcp/resources')
   const { trouble, attempt } = attempts()
@@ -239,7 +244,7 @@ function resourceItem({ server, uri, title, description }, attach) {
   return h('li', { 'data-uri': uri }, button, about)
 }
 
-/** A field for each variable of an address. */
+/** Creates a field for each variable of an address. */
 function templateForm({ server, uri_template: template, title, description }, attach) {
   const names = [...template.matchAll(/\{[+#./;?&]?([^{}]+)\}/g)].flatMap(([, list]) => list.split(','))
   const inputs = new Map(names.map((name) => [name.replace(/\*$|:\d+$/, ''), h('input', { autocomplete: 'off' })]))
@@ -260,7 +265,7 @@ function templateForm({ server, uri_template: template, title, description }, at
 
 const percent = (/** @type {string} */ sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`
 
-/** An address of a template (RFC 6570), for variables that are texts. */
+/** Expands the template of an address (RFC 6570), whose variables are texts. */
 export function expanded(/** @type {string} */ template, /** @type {Record<string, string>} */ values) {
   return template.replace(/\{([+#./;?&]?)([^{}]+)\}/g, (_, operator, list) => {
     const reserved = operator === '+' || operator === '#'

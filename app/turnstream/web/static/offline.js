@@ -1,5 +1,5 @@
-// The service worker of the page at `/`: a reload without a network shows the page. It keeps the files of one version, which
-// are the same for everybody, and nothing of an owner.
+// The service worker of the page at `/`: a reload without a network shows the page. It caches the files of one version,
+// which are the same for everybody, and caches nothing that belongs to an owner.
 
 const worker = /** @type {any} */ (self)
 /** @type {Record<string, string>} the digest of each file, by its address below the scope. The server writes them here. */
@@ -7,15 +7,15 @@ const FILES = {} // FILES
 
 const { scope } = worker.registration
 const PREFIX = `turnstream ${scope} `
-const NAME = PREFIX + FILES['static/VERSION/index.html'] // another page, and so another cache, for each version
-const AWAY = new Set([502, 503, 504]) // answers of a proxy before a server that is away
+const NAME = PREFIX + FILES['static/VERSION/index.html'] // each version has another page, and so another cache
+const AWAY = new Set([502, 503, 504]) // answers of a proxy that cannot reach the server
 
 const addressOf = (path) => new URL(path, scope).href
 const addresses = new Set(Object.keys(FILES).map(addressOf))
 
 worker.addEventListener('install', (event) => {
   worker.skipWaiting()
-  // Calls of the API do not wait until the worker has started, in browsers that can route them past it.
+  // In browsers that can route requests past the worker, calls of the API do not wait until the worker has started.
   event.addRoutes?.({ condition: { urlPattern: addressOf('api/*') }, source: 'network' })
   event.waitUntil(keep())
 })
@@ -30,7 +30,10 @@ worker.addEventListener('fetch', (event) => {
   else if (addresses.has(url)) event.respondWith(file(event.request))
 })
 
-/** During a deploy another replica may answer with another version: its digests differ, and the next visit tries again. */
+/**
+ * Caches the files. If a replica of another version answers during a deploy, the digests differ: the next visit tries
+ * again.
+ */
 async function keep() {
   const requests = Object.entries(FILES).map(([path, integrity]) => new Request(addressOf(path), { integrity }))
   await (await caches.open(NAME)).addAll(requests)
@@ -47,7 +50,7 @@ async function forgetOthers() {
 
 const kept = (address) => caches.match(address, { cacheName: NAME, ignoreVary: true })
 
-/** The page of the server; the kept one if the server cannot be reached. */
+/** Answers with the page of the server, or with the cached page if the server cannot be reached. */
 async function page(event) {
   const own = () => kept(addressOf('static/VERSION/index.html'))
   try {

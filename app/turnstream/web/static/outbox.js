@@ -1,5 +1,6 @@
-// Messages on their way. Each is stored in this browser until the server has answered, and is sent again after a lost
-// network or a reload: with the same Idempotency-Key and the same body, so that it arrives once. Knows nothing of the page.
+// The unsent messages. Each message is stored in this browser until the server has answered, and is sent again after a
+// lost network or a reload, with the same Idempotency-Key and body, so that it arrives once. This module does not use
+// the page.
 
 import { PAGE_TOOLS } from './asks.js'
 import { unsentOf } from './kept-files.js'
@@ -18,14 +19,14 @@ const { unsent: texts } = TEXTS
  * @property {any[]} files blocks
  * @property {string[]} missing names of files that are not uploaded yet
  * @property {Record<string, any>} options members of the request besides its blocks
- * @property {string} [reason] why it was refused; it and all behind it wait for the person then
+ * @property {string} [reason] why the message was refused: it and the later messages then wait for the person
  * @property {boolean} [away] the server could not be reached
  */
 
 export class Outbox extends EventTarget {
   /**
-   * Fires `changed`, and `sent` with an entry and the exchange that it made. `kept`: the files that this browser keeps.
-   * `upload` begins to upload one, and returns an attachment.
+   * Fires `changed`, and `sent` with an entry and the exchange that the message has created. `kept` has the files that
+   * this browser keeps. `upload` begins to upload a file, and returns an attachment.
    */
   constructor(client, kept, upload) {
     super()
@@ -36,8 +37,8 @@ export class Outbox extends EventTarget {
     /** @type {Map<string, any[]>} the attachments of entries that were written on this page */
     this.attachments = new Map()
     this.queue = Promise.resolve()
-    addEventListener('storage', () => this.#emit('changed')) // another tab has written or sent one
-    addEventListener('online', () => this.resume()) // and may be closed since
+    addEventListener('storage', () => this.#emit('changed')) // another tab has written or sent a message
+    addEventListener('online', () => this.resume()) // and that tab may have been closed since
   }
 
   /** Calls `listener` with the details of each event of a type. */
@@ -51,8 +52,8 @@ export class Outbox extends EventTarget {
   }
 
   /**
-   * Sends a message to a chat, or with null to a new one. `attachments` are uploaded, or on their way. `options`: members
-   * of the request; what they leave out (the turn before) follows from the unsent message before this one.
+   * Sends a message to a chat, or to a new chat for null. `attachments` are uploaded, or are being uploaded. `options`
+   * are members of the request. If they name no parent turn, it follows from the unsent message before this message.
    */
   add(chat, text, attachments, options) {
     const at = Math.max(Date.now(), ...this.#all().map((entry) => entry.at + 1))
@@ -63,7 +64,7 @@ export class Outbox extends EventTarget {
     this.#send(chat)
   }
 
-  /** Takes a message back, and returns its attachments: those of an earlier visit as blocks. @param {Entry} entry */
+  /** Withdraws an unsent message. Returns its attachments; those of an earlier visit are blocks only. @param {Entry} entry */
   remove(entry) {
     const attachments = this.attachments.get(entry.key) ?? entry.files.map((block) => ({ block }))
     this.#drop(entry.key)
@@ -71,7 +72,7 @@ export class Outbox extends EventTarget {
     return attachments
   }
 
-  /** Sends a message that was refused once more, without the files that are missing for good. @param {Entry} entry */
+  /** Sends a refused message again, without the files that can no longer be uploaded. @param {Entry} entry */
   retry(entry) {
     const attachments = this.attachments.get(entry.key)
     for (const one of attachments ?? []) one.removed ||= Boolean(one.refused)
@@ -79,7 +80,7 @@ export class Outbox extends EventTarget {
     this.#send(entry.chat)
   }
 
-  /** Sends what earlier visits have left, with their files as far as the browser has kept them. */
+  /** Sends the messages of earlier visits, with their files as far as the browser has kept them. */
   async resume() {
     for (const { key, files, missing } of this.#all().filter((entry) => entry.missing.length)) {
       const kept = await this.kept.of(unsentOf(key))
@@ -93,13 +94,13 @@ export class Outbox extends EventTarget {
     for (const chat of new Set(this.#all().map((entry) => entry.chat))) this.#send(chat)
   }
 
-  /** Sends the messages of a chat, one after the other. Of several tabs one does it. */
+  /** Sends the messages of a chat, one after the other. If there are several tabs, only one tab sends them. */
   #send(chat) {
     const work = async () => {
       for (let entry = this.of(chat)[0]; entry && !entry.reason; entry = this.of(chat)[0])
         await this.#deliver(entry.key)
     }
-    // No locks on a page that is not secure. There the keys alone keep a message from arriving twice.
+    // A page outside a secure context has no locks: there, only the keys prevent a message from arriving twice.
     if (navigator.locks) navigator.locks.request(`${this.store.name} ${chat}`, work)
     else this.queue = this.queue.then(work)
   }
@@ -123,7 +124,10 @@ export class Outbox extends EventTarget {
     }
   }
 
-  /** The entry with its files and tools, stored before it is sent for the first time. Null where nothing is left of it. */
+  /**
+   * Returns the entry with its files and tools, stored before the first try to send it. Returns null if nothing is left
+   * to send.
+   */
   async #complete(/** @type {Entry} */ entry) {
     const attachments = this.attachments.get(entry.key)
     if (entry.missing.length && !attachments) throw new Error(texts.missing(entry.missing.join(', ')))
@@ -134,19 +138,19 @@ export class Outbox extends EventTarget {
       complete.options = { ...options, tools: await this.#tools() }
     const refused = attachments?.find((one) => one.refused)
     if (refused) throw new Error(refused.refused)
-    if (!this.store.get(entry.key)) return null // taken back meanwhile
+    if (!this.store.get(entry.key)) return null // withdrawn meanwhile
     if (!complete.text && !complete.files.length) return this.#drop(entry.key)
     this.#put(complete)
     return complete
   }
 
-  /** The tools of the server and of this page: a chat has those that its first turn declares. */
+  /** Returns the tools of the server and of this page. The first turn of a chat declares them for the chat. */
   async #tools() {
     const { tools } = await this.client.request('GET', '/api/tools')
     return [...tools.map((tool) => tool.name), ...PAGE_TOOLS]
   }
 
-  /** The next message of the chat follows the answer to this one. */
+  /** Removes a sent message. The next message of the chat follows the answer to it. */
   #arrived(entry, exchange) {
     const { id, chat_id } = exchange.assistant_turn
     const next = this.of(entry.chat).filter((other) => other.key !== entry.key)
@@ -189,7 +193,7 @@ export class Outbox extends EventTarget {
   }
 }
 
-/** What is stored of attachments: blocks of those that are uploaded, names of the others. */
+/** Returns what an entry stores about attachments: the blocks of uploaded files, and the names of all other files. */
 function filesOf(attachments) {
   const left = attachments.filter((one) => !one.removed)
   return {

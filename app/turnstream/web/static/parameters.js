@@ -1,11 +1,11 @@
-// Controls for the parameters that a model takes: made of the JSON Schemas of their values in GET /api/models.
+// Controls for the parameters of a model, created from the JSON Schemas of their values in GET /api/models.
 
 import { h } from './dom.js'
 import { TEXTS } from './texts.js'
 
 const { parameters: texts } = TEXTS
 
-/** Labels with controls for those of `params` (of a model) that have one, filled with `values`. */
+/** Returns labels with controls, filled with `values`, for those `params` of a model that have a control. */
 export function controlsOf(params, values) {
   const schemas = Object.fromEntries(params.map(({ name, values: schema }) => [name, schema]))
   const notes = Object.fromEntries(params.map(({ name, description }) => [name, description]))
@@ -43,7 +43,7 @@ function numberOf({ type, minimum, maximum, exclusiveMinimum }) {
   })
 }
 
-/** `values` with those of the controls that are not empty. */
+/** Returns `values` with the values of all controls that are not empty. */
 export function withControls(values, controls) {
   const read = structuredClone(values)
   for (const control of controls) {
@@ -55,7 +55,7 @@ export function withControls(values, controls) {
   return read
 }
 
-/** `values` without those that the controls show. */
+/** Returns `values` without the values that the controls show. */
 export function withoutControls(values, controls) {
   const rest = structuredClone(values)
   for (const control of controls) {
@@ -66,7 +66,9 @@ export function withoutControls(values, controls) {
   return rest
 }
 
-/** The change that makes `after` of `before` by PATCH, which merges on two levels: null removes. */
+/**
+ * Returns the body of a PATCH that changes `before` to `after`. PATCH merges on two levels, and null removes a member.
+ */
 export function changesOf(before, after, levels = 2) {
   const changes = {}
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {

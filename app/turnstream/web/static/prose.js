@@ -1,5 +1,5 @@
-// Text that grows. Finished blocks of the Markdown are never touched again, only the last one is rendered anew, so that the
-// ten-thousandth word costs as much as the tenth.
+// Shows text that grows. Finished blocks of the Markdown are never changed; only the last block is rendered again, so
+// that the ten-thousandth word costs as much as the tenth.
 
 import { h, setText } from './dom.js'
 import { blocksOf, cellsOf, CodeView, MAX_CELLS, nodesOf, numberNotes } from './markdown.js'
@@ -16,8 +16,8 @@ export class Prose {
     this.tail = h('div', { class: 'tail' })
     this.element = h('div', { class: 'prose', dir: 'auto' }, this.tail)
     this.links = {}
-    this.cells = MAX_CELLS // the room for cells of tables that are not settled
-    this.rest = '' // the part of the text that is not settled
+    this.cells = MAX_CELLS // how many cells later tables may still have
+    this.rest = '' // the text of the blocks that are not settled
     this.taken = 0 // characters of the text that were rendered
     this.limit = MAX_SHOWN
     this.plain = null
@@ -27,7 +27,7 @@ export class Prose {
     this.button = null
   }
 
-  /** `text` begins with what it was before. */
+  /** Shows `text`, which extends the text that was shown before. */
   update(text, open) {
     const end = Math.min(text.length, this.limit)
     if (end === this.taken && open === this.open) return this.#offerMore(text)
@@ -121,14 +121,14 @@ export class Prose {
   }
 }
 
-/** The number of tokens that no later text can change: all but the last one and the blank lines after it. */
+/** Returns how many tokens no later text can change: all except the last token and the blank lines after it. */
 function settledOf(tokens) {
   let last = tokens.length - 1
   while (last > 0 && tokens[last].type === 'space') last--
   return Math.max(last, 0)
 }
 
-/** Plain text in chunks, so that the browser lays out only the last one when it grows. */
+/** Plain text in chunks, so that the browser lays out only the last chunk when the text grows. */
 export class Plain {
   constructor(text) {
     this.element = h('div', { class: 'plain', dir: 'auto' })

@@ -1,4 +1,5 @@
-// The messages that wait, in a list below the composer: edited, moved, sent now or withdrawn, until they are delivered.
+// The list of waiting messages below the composer. A person may edit, move, send or withdraw a message until its
+// delivery.
 
 import { find, h, iconButton, sends } from './dom.js'
 import { inputOf, isFile, nameOf } from './files.js'
@@ -6,10 +7,10 @@ import { TEXTS } from './texts.js'
 
 const { queue: texts } = TEXTS
 
-const SOON = 50 // milliseconds in which several events of the stream lead to one request
+const SOON = 50 // milliseconds: several events of the stream within this time lead to one request
 
 export class Queue {
-  /** `attempt(work)` shows the reason where `work` fails. `putBack(text)` takes words that came too late. */
+  /** `attempt(work)` shows the reason if `work` fails. `putBack(text)` receives a text that was saved too late. */
   constructor(client, conversation, { attempt, putBack }) {
     this.client = client
     this.conversation = conversation
@@ -31,7 +32,7 @@ export class Queue {
   async #read() {
     const { id } = this.conversation
     const entries = id ? await this.client.queue(id).catch(() => null) : []
-    if (!entries || id !== this.conversation.id) return // the next event reads it again
+    if (!entries || id !== this.conversation.id) return // the next event reads the queue again
     this.conversation.showSteers(entries)
     this.#show(entries)
   }
@@ -41,7 +42,7 @@ export class Queue {
     this.entries = entries
     this.element.hidden = !entries.length && !this.editing
     const items = entries.map((entry) => (entry.id === this.editing ? this.editor : this.#item(entry)))
-    if (this.editing && !items.includes(this.editor)) items.unshift(this.editor) // it was delivered while it was edited
+    if (this.editing && !items.includes(this.editor)) items.unshift(this.editor) // it was delivered during the edit
     const words = this.editor?.querySelector('textarea')
     const writes = words && words === document.activeElement
     find('ol', this.element).replaceChildren(...items)
@@ -111,7 +112,7 @@ export class Queue {
       const { id } = this.conversation
       const saving = () => this.client.changeQueued(id, entry.id, { version: entry.version, blocks })
       const saved = await this.attempt(saving)
-      if (!saved && id === this.conversation.id) this.putBack(text) // what was written is not lost
+      if (!saved && id === this.conversation.id) this.putBack(text) // so that the written text is not lost
       this.#close()
       await this.#read()
       this.#focus(entry.id, 'edit')

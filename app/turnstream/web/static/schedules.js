@@ -1,4 +1,5 @@
-// Schedules and triggers: the dialog that makes, changes, pauses, runs and deletes them, with their next and last runs.
+// Schedules and triggers: the dialog that creates, changes, pauses, runs and deletes them, and shows the next and last
+// run.
 
 import { asked, attempts, confirmed, copy, h, iconButton } from './dom.js'
 import { TEXTS } from './texts.js'
@@ -33,7 +34,7 @@ export async function showSchedules(client, chat) {
   )
 }
 
-/** A schedule, or a trigger, which has a path. It is drawn again after each change. */
+/** Creates the item of a schedule, or of a trigger, which has a path. The item is drawn again after each change. */
 function itemOf(client, each, attempt) {
   const path = each.path ? `/api/triggers/${each.id}` : `/api/schedules/${each.id}`
   const change = (work) => () =>
@@ -127,7 +128,7 @@ function copied(label, value) {
 const timeOf = (time) => new Date(time).toLocaleString()
 const every = (seconds) => texts.every(Math.round((seconds / MINUTE) * 100) / 100)
 
-/** The fields of a schedule or a trigger, with the values of `each`, and the body that they make. */
+/** Creates the fields of a schedule or trigger, with the values of `each`, and a function that returns their body. */
 function fieldsOf(each, kind) {
   const name = h('input', { type: 'text', maxlength: 300, autocomplete: 'off', value: each.name ?? '' })
   const message = h('textarea', { rows: 2, dir: 'auto' })
@@ -195,7 +196,9 @@ function newForm(client, chat, attempt, add) {
   )
 }
 
-/** A schedule stays a schedule, and a trigger a trigger. What is paused stays paused. */
+/**
+ * Creates the form that changes a schedule or a trigger. The form keeps the kind (schedule or trigger) and `paused`.
+ */
 function changeForm(each, put, attempt, show) {
   const kind = kindsFor(each.path ? ['trigger'] : ['every', 'cron'])
   kind.value = each.path ? 'trigger' : each.cron ? 'cron' : 'every'

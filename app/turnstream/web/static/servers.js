@@ -1,11 +1,11 @@
-// MCP servers that the owner adds: the dialog that lists, adds and removes them.
+// MCP servers of the owner: the dialog that lists, adds and removes them.
 
 import { asked, attempts, h, iconButton, setText } from './dom.js'
 import { TEXTS } from './texts.js'
 
 const { servers: texts } = TEXTS
 
-/** The button that opens the dialog; null if the operator does not allow servers of owners. */
+/** Returns the button that opens the dialog, or null if the operator does not allow servers that owners add. */
 export async function serversButton(client) {
   const { allowed, servers } = await client.request('GET', '/api/mcp/servers').catch(() => ({ allowed: false }))
   if (!allowed) return null
@@ -77,7 +77,7 @@ async function showServers(client) {
   )
 }
 
-/** One header, as it is written in a request. */
+/** Parses one header, which is written as in a request. */
 function headersOf(/** @type {string} */ written) {
   if (!written.trim()) return {}
   const [, name, value] = /^\s*([^:\s]+)\s*:\s*(.+?)\s*$/.exec(written) ?? []

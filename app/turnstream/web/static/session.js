@@ -1,5 +1,5 @@
 // The client of the page. It asks for a token once, keeps it in this browser, and sends it in a header, never in a URL.
-// Where people sign in at an issuer, the browser sends the cookie of their session instead.
+// If people sign in at an issuer, the browser sends the cookie of their session instead.
 
 import { find } from './dom.js'
 import { offerSignIn, signedIn } from './sign-in.js'
@@ -11,15 +11,15 @@ const { page: texts } = TEXTS
 // The address of the server, with the prefix under which it may be mounted.
 export const BASE = import.meta.url.split('/static/')[0]
 const KEY = 'turnstream.token'
-const OWNER = 'turnstream.owner' // whose work this tab shows
-const LOCAL = 'local' // the owner of a server without tokens: the person of this browser, with whatever token is next
+const OWNER = 'turnstream.owner' // the owner whose work this tab shows
+const LOCAL = 'local' // the owner on a server without tokens: the person of this browser, whatever token comes next
 const OTHER_TAB = 'entered in another tab'
 
 const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
 
 /**
- * Where this browser keeps what belongs to the owner of the token, and how its keys begin there: it is kept where the token
- * is, so that it ends with the tab if the token does.
+ * Returns the storage in which this browser keeps the work of the token's owner, and the prefix of its keys. It is the
+ * storage of the token, so that the work ends with the tab if the token does.
  */
 export function shelf() {
   const token = storedToken() ?? (signedIn() ? `session of ${signedIn()}` : '')
@@ -65,14 +65,14 @@ export class Session extends Client {
     return this.asking
   }
 
-  /** The work of an owner goes with their next token. It is not shown to somebody else who enters one. */
+  /** Moves the work of an owner to their next token. If somebody else enters a token, the work is not shown to them. */
   async #handOver(before) {
     const me = await super.request('GET', '/api/me').catch(() => null)
     if (me) await this.showsOnly(me.owner, before)
     if (before.prefix !== shelf().prefix) carryOver(before, shelf())
   }
 
-  /** Starts the page anew if this tab has shown the work of another owner, who has left it on the shelf `left`. */
+  /** Reloads the page if this tab has shown the work of another owner. That work, on the shelf `left`, is removed. */
   async showsOnly(owner, left = shelf()) {
     const shown = sessionStorage.getItem(OWNER) ?? owner
     const isSame = shown === owner || shown === LOCAL
@@ -80,14 +80,14 @@ export class Session extends Client {
     sessionStorage.setItem(OWNER, owner)
     if (isSame) return
     location.replace(`${BASE}/`)
-    await new Promise(() => {}) // the page ends
+    await new Promise(() => {}) // the page is being unloaded
   }
 }
 
-/** Copies of chats outlive neither the token with which they were read, nor the request to erase everything. */
+/** Removes copies of chats, which must not outlive the token that read them, or a request to erase everything. */
 export const forgetCopies = () => dispatchEvent(new CustomEvent('forgetcopies', { detail: shelf().prefix }))
 
-/** What a person who signs out leaves in this browser is for nobody else. */
+/** Removes the work that a person leaves in this browser, because nobody else may see it. */
 export function forgetShelf({ storage, prefix }) {
   for (const key of Object.keys(storage)) if (key.startsWith(prefix)) storage.removeItem(key)
   sessionStorage.removeItem(OWNER)
@@ -107,8 +107,8 @@ function storeToken(dialog) {
 }
 
 /**
- * The token was asked for while its owner was at work: what they have not sent yet goes with them. What is kept elsewhere
- * follows the event.
+ * Moves the unsent work of an owner from one shelf to another, because the owner was at work when a new token was
+ * needed. The event tells other modules to move what they keep elsewhere.
  */
 function carryOver(before, after) {
   for (const key of Object.keys(before.storage).filter((key) => key.startsWith(before.prefix))) {
@@ -119,7 +119,7 @@ function carryOver(before, after) {
   dispatchEvent(new CustomEvent('carriedover', { detail: [before, after] }))
 }
 
-/** A short name for a text that must not be part of a key itself (FNV-1a). */
+/** Returns a short name for a text that must not itself be part of a key (FNV-1a). */
 function digestOf(text) {
   let hash = 0x811c9dc5
   for (let place = 0; place < text.length; place++) hash = Math.imul(hash ^ text.charCodeAt(place), 0x01000193)

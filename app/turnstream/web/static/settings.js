@@ -17,7 +17,7 @@ export class Settings {
     /** @type {any[]} tools that are declared by a client */
     this.declared = []
     find('#open-settings').addEventListener('click', () => this.show())
-    // Not `change`, which comes as the focus goes to a control: it would be replaced under the pointer.
+    // Not `change`: it fires when the focus moves to a control, which would then be replaced under the pointer.
     this.form.elements.model.addEventListener('input', () => this.#changeModel())
     this.form.addEventListener('submit', (event) => this.#save(event))
   }
@@ -49,7 +49,7 @@ export class Settings {
     this.#fillTools(tools, settings.tools)
   }
 
-  /** Draws the controls of the model that the form names. What they do not show stays as JSON. */
+  /** Draws the controls of the model that the form names. Parameters without a control stay as JSON. */
   #fillParams(values) {
     const { model, params } = this.form.elements
     const name = model.value.trim()
@@ -67,11 +67,11 @@ export class Settings {
     try {
       this.#fillParams(this.#params())
     } catch {
-      // The JSON is being edited: the controls stay as they are until it can be read.
+      // The JSON is being edited: the controls stay as they are until the JSON is valid.
     }
   }
 
-  /** Throws SyntaxError for parameters that are no JSON. */
+  /** Returns the parameters. Throws SyntaxError if they are not JSON. */
   #params() {
     const text = this.form.elements.params.value.trim()
     return withControls(text ? JSON.parse(text) : {}, this.#controls())
@@ -93,7 +93,7 @@ export class Settings {
     this.ticked = this.#ticks()
   }
 
-  /** Lists the approvals that are remembered for the chat. They are revoked at once, not with the form. */
+  /** Lists the remembered approvals of the chat. A person revokes them at once, not when the form is saved. */
   async #showGrants(id) {
     const { grants } = id ? await this.client.request('GET', `/api/chats/${id}/grants`) : { grants: [] }
     const revoke = async (grant) => {
@@ -131,7 +131,7 @@ export class Settings {
     }
   }
 
-  /** Reads the form. Settings that it does not show stay as they are. Throws SyntaxError for params that are no JSON. */
+  /** Reads the form. Settings that it does not show stay as they are. Throws SyntaxError if the params are not JSON. */
   #read() {
     const { model, max_rounds, earlier_results, system } = this.form.elements
     const { model: _, params: __, limits, tools, ...others } = this.settings
@@ -152,7 +152,7 @@ export class Settings {
     return { system_prompt: system.value.trim() || null, settings }
   }
 
-  /** Leaves the tools as they were unless a tick was changed: else a chat would be fixed to the tools of today. */
+  /** Returns the unchanged tools unless a tick has changed: otherwise the chat would be fixed to the present tools. */
   #tools(before) {
     const ticks = this.#ticks()
     if (String(ticks) === String(this.ticked)) return before ? { tools: before } : {}

@@ -1,4 +1,4 @@
-// Links to a chat, for people without a credential: the dialog that makes, lists and revokes them.
+// Links to a chat, for people without a credential: the dialog that creates, lists and revokes the links.
 
 import { asked, copy, h, icon, iconButton } from './dom.js'
 import { TEXTS } from './texts.js'

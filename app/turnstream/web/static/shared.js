@@ -1,5 +1,5 @@
-// The page of a shared chat. It has no credential but its own address. A live chat is fetched again every two seconds;
-// while nothing has changed, the answer is empty.
+// The page of a shared chat. Its address is its only credential. A live chat is fetched again every two seconds; while
+// nothing has changed, the response is empty.
 
 import { find, h, setText } from './dom.js'
 import { Prose } from './prose.js'
@@ -16,7 +16,7 @@ let tag = null
 /** @type {any[]} */
 let drawn = []
 
-/** A block that is drawn: its element, and a function that shows a later state of the same block. */
+/** Draws a block. Returns its element, and a function that shows a later state of the same block. */
 function viewOf(block) {
   switch (block.type) {
     case 'call':
@@ -46,11 +46,11 @@ function fileOf({ name, upload }) {
   const href = `${ADDRESS}/files/${upload}`
   const picture = h('img', { src: href, alt: name, loading: 'lazy' })
   const link = h('a', { href, download: name }, name)
-  picture.addEventListener('error', () => picture.remove()) // it is a document
+  picture.addEventListener('error', () => picture.remove()) // the file is a document
   return { element: h('p', {}, picture, link), update: () => {} }
 }
 
-/** Shows the blocks. Those that were drawn before are kept while their types agree: a selection in them stays. */
+/** Shows the blocks. Elements of earlier blocks are kept while the types agree, so that a selection in them stays. */
 function drawTurn(view, { role, blocks }) {
   const types = blocks.map(({ type }) => type)
   if (!view || view.role !== role || view.types.some((type, index) => type !== types[index])) {

@@ -1,14 +1,14 @@
-// People who sign in at an issuer: links to it, who has signed in, and the way out.
+// Sign-in at an issuer: the links to issuers, the name of the signed-in person, and the button to sign out.
 
 import { find, h, setText } from './dom.js'
 import { TEXTS } from './texts.js'
 
-/** The owner's name in the storage of this browser, while there is a session; it is a digest. */
+/** Returns a digest that names the owner in the storage of this browser, as long as there is a session. */
 export const signedIn = () => /(?:^|; )(?:__Host-)?turnstream_signed_in=(\w+)/.exec(document.cookie)?.[1]
 
 /**
- * Adds links to the issuers of the server to the dialog that asks for a token. `to` is what is shown after the login. A
- * token that was refused would come before the session: `forget` removes it.
+ * Adds links to the issuers of the server to the dialog that asks for a token. `to` is the place that is shown after
+ * the login. `forget` removes a refused token, which would otherwise take precedence over the session.
  */
 export async function offerSignIn(base, to, forget) {
   const response = await fetch(`${base}/api/session`).catch(() => null)

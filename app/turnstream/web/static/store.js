@@ -3,11 +3,11 @@
 import { shelf } from './session.js'
 
 export class Store {
-  /** `name`: of the kind of values that it holds. Of more than `max` the oldest, by their `at`, are forgotten. */
+  /** `name` names the kind of values. If there are more than `max` values, the oldest values, by `at`, are removed. */
   constructor(name, max = Infinity) {
     this.name = name
     this.max = max
-    /** @type {Record<string, any>} values for which the browser has no room: they last as long as the page */
+    /** @type {Record<string, any>} values for which the browser has no room; they are lost with the page */
     this.spilled = {}
   }
 
@@ -33,7 +33,7 @@ export class Store {
     storage.removeItem(prefix + key)
   }
 
-  /** All values, with their keys. */
+  /** Returns all values, with their keys. */
   entries() {
     const { storage, prefix } = this.#shelf
     const stored = Object.keys(storage).filter((key) => key.startsWith(prefix))

@@ -1,16 +1,17 @@
-// Streams that are followed while the page is shown. A browser opens six connections to one HTTP/1.1 server, for all tabs
-// together: a hidden tab holds none, and comes back with its cursor.
+// Streams that are followed while the page is visible. A browser opens six connections to one HTTP/1.1 server, for all
+// tabs together. So a hidden tab holds no connection, and continues from its cursor when it is visible again.
 
 import { isStale } from './turnstream.js'
 
-const GRACE = 1_000 // milliseconds that a hidden tab keeps its connection
-const OVERLAP = 1_000 // milliseconds that two tabs both read the feed when one takes it over
+const GRACE = 1_000 // milliseconds for which a hidden tab keeps its connection
+const OVERLAP = 1_000 // milliseconds for which both tabs read the feed when one tab takes it over
 
 export class Subscription {
   /**
-   * `open(options)` returns the events after a cursor, `receive` takes each, `connection` is called with 'open' and 'lost',
-   * `failed` with the error that ended the stream, `stale` instead where the server refused the cursor of an event, so that all
-   * must be read anew. Where `stays` returns true, a hidden tab keeps its connection.
+   * `open(options)` returns the events after a cursor, and `receive` is called with each event. `connection` is called
+   * with 'open' and 'lost', and `failed` with the error that ended the stream. `stale` is called instead of `failed` if
+   * the server refused the cursor of an event, so that everything must be read again. If `stays` returns true, a hidden
+   * tab keeps its connection.
    */
   constructor(client, { open, receive, failed, stale = failed, connection = (_state) => {}, stays = () => false }) {
     this.client = client
@@ -68,7 +69,7 @@ export class Subscription {
     }
   }
 
-  /** Any other request asks the person for a token that the server accepts. */
+  /** Makes another request, which asks the person for a token until the server accepts it, and then follows again. */
   async #renew(signal) {
     try {
       await this.client.insist('GET', '/api/chats?limit=1')
@@ -80,8 +81,9 @@ export class Subscription {
 }
 
 /**
- * The owner's feed. The tab that was shown last reads it, and passes its events on to the other tabs of this browser. Each
- * keeps the cursor of its own connection, so that a tab that takes the feed over repeats events and never misses one.
+ * The owner's feed. The tab that was visible last reads the feed, and passes its events on to the other tabs of this
+ * browser. Each tab keeps the cursor of its own connection, so a tab that takes over may repeat events, but misses
+ * none.
  */
 export class FeedSubscription extends Subscription {
   constructor(client, { receive, failed, stays }) {
@@ -96,11 +98,12 @@ export class FeedSubscription extends Subscription {
   async run() {
     const running = super.run()
     const { ending } = this
-    const name = `turnstream.feed ${this.client.token() ?? ''}` // tabs with another token may have another owner
+    const name = `turnstream.feed ${this.client.token() ?? ''}` // tabs with another token may belong to another owner
     if (this.channel?.name !== name) this.#join(name)
     const aborted = new Promise((resolve) => ending.signal.addEventListener('abort', resolve))
-    // No locks on a page that is not secure: each tab that is shown reads for itself. A stolen lock rejects the promise;
-    // what is on its way to this tab then still arrives.
+    // A page outside a secure context has no locks: there, each visible tab reads the feed itself. If another tab
+    // steals the lock, the promise is rejected, and this tab reads for a moment longer, so that events on their way
+    // still arrive.
     navigator.locks
       ?.request(name, { steal: true }, () => aborted)
       .catch(() => setTimeout(() => ending.abort(), OVERLAP))

@@ -1,5 +1,5 @@
-// The texts that the page puts together itself; those that are always there stand in index.html. A translation changes
-// these two files.
+// The texts that the page creates itself. Texts that are always visible are in index.html. A translation changes these
+// two files.
 
 const counted = (count, what) => `${count.toLocaleString('en')} ${what}${count === 1 ? '' : 's'}`
 
@@ -536,7 +536,7 @@ export const TEXTS = {
     call: (name) => `Call of ${name}`,
     result: (name) => `Result of ${name}`,
   },
-  // By the path of the value. Parameters that are not here are edited as JSON.
+  // Labels by the path of the value. Parameters without a label here are edited as JSON.
   parameters: {
     labels: {
       max_tokens: 'Longest answer, tokens',

@@ -7,7 +7,7 @@ import { TEXTS } from './texts.js'
 
 const { timeline: texts } = TEXTS
 
-/** A table with a bar in each row, and the sums. */
+/** Creates a table with a bar in each row, and the sums. */
 export function timeline(turn) {
   const rows = rowsOf(turn)
   const start = Math.min(...rows.map((row) => row.from))
@@ -56,7 +56,7 @@ function roundRow(round, turn) {
   }
 }
 
-/** The tools of a round, each with the time that it waited for a person. */
+/** Returns a row for each tool of a round, with the time for which the tool waited for a person. */
 function toolRows(round, next, turn) {
   const [sealed, after] = [time(round.sealed_at), time(next?.started_at) ?? time(turn.ended_at)]
   if (sealed === null || after === null) return []
@@ -68,7 +68,7 @@ function toolRows(round, next, turn) {
 function toolRow({ name, is_error, notes }, sealed, after) {
   const kind = is_error ? 'tool-failed' : 'tool'
   const ran = time(notes?.started_at)
-  // A person was asked for approval, or (no notes: it did not run on the server) for the result of a client tool.
+  // The call waited for an approval or, if it has no notes because it did not run on the server, for a client tool.
   const waited = notes?.approval || (!notes && !is_error)
   if (!ran) return waited && { kind, name, from: sealed, first: after, to: after, awaited: texts.you }
   const to = ran + notes.seconds * 1000

@@ -3,7 +3,7 @@
 import { find, h } from './dom.js'
 import { TurnView } from './turn.js'
 
-const GROUP = 20 // turns, which the browser skips together where they are far out of sight
+const GROUP = 20 // turns in a group; the browser skips the layout of a group that is far out of sight
 const MIN_PAUSE = 30 // milliseconds between two drawings
 const PAUSE_FACTOR = 5 // a drawing of one millisecond is followed by a pause of so many
 
@@ -31,7 +31,7 @@ export class Transcript {
     this.scroller.scrollTop = this.scroller.scrollHeight
   }
 
-  /** Goes to a turn of the path, however far back it is. */
+  /** Scrolls to a turn of the path. Reads older turns until the turn is there. */
   async reach(turn) {
     const { conversation } = this
     this.sticks = false
@@ -62,7 +62,7 @@ export class Transcript {
     if (this.sticks) this.toEnd()
   }
 
-  /** Adds a turn behind the element `last`. What is new begins the path, or ends it: no group is split. */
+  /** Adds a turn after the element `last`. New turns are at the beginning or end of the path, so no group is split. */
   #add(turn, last) {
     const view = new TurnView(turn, this.actions)
     this.views.set(turn.id, view)
@@ -99,7 +99,7 @@ export class Transcript {
     this.scheduled = false
     for (const turn of this.changed) this.views.get(turn.id)?.update(turn)
     this.changed.clear()
-    if (this.sticks) this.toEnd() // forces the layout, so that its cost is measured too
+    if (this.sticks) this.toEnd() // forces the layout, so that the measured time includes it
     this.pause = Math.max(MIN_PAUSE, PAUSE_FACTOR * (performance.now() - began))
   }
 
@@ -117,7 +117,7 @@ export class Transcript {
   }
 }
 
-/** Calls `work` when what is new has been laid out once, so that the browser knows how high it is. */
+/** Calls `work` after new elements were laid out once, so that the browser knows their height. */
 function afterDrawing(work) {
   requestAnimationFrame(() => requestAnimationFrame(work))
 }

@@ -1,4 +1,4 @@
-// One turn on the page, with its buttons.
+// Shows one turn on the page, with its buttons.
 
 import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
@@ -17,7 +17,7 @@ const COPIES = { class: 'copies' } // buttons that need the extension `fork`
 export class TurnView {
   /**
    * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel, cancelCall,
-   * branch, cut, fork, remove, appCalls; and `why`, which gives the reasons why a turn does not move.
+   * branch, cut, fork, remove, appCalls; and `why`, which returns the reasons why a turn makes no progress.
    */
   constructor(turn, actions) {
     this.actions = actions
@@ -73,18 +73,18 @@ export class TurnView {
     if (!this.timeline.hidden) this.#draw()
   }
 
-  /** Names the author of a message that is not the owner's. */
+  /** Shows the author of a message that the owner did not write. */
   #showAuthor({ role, author, blocks }) {
-    const name = author ?? blocks[0]?.notes?.author // the stream has it in the block alone
+    const name = author ?? blocks[0]?.notes?.author // in the stream, only the block has the author
     if (role !== 'user' || !name || this.author) return
     this.author = h('p', { class: 'hint author', dir: 'auto' }, texts.author(name))
     this.element.prepend(this.author)
   }
 
-  /** The turn has moved. If it does not for a while after that, the server is asked why. */
+  /** Called when the turn has made progress. If no progress follows for a while, asks the server for the reason. */
   #moved(ended) {
     clearTimeout(this.timer)
-    this.timer = undefined // an answer that is under way is of no use any more
+    this.timer = undefined // makes a pending response of `why` obsolete
     setText(this.why, '')
     if (!ended && !this.turn.actions.length) this.timer = setTimeout(() => this.#askWhy(), QUIET)
   }
@@ -92,7 +92,7 @@ export class TurnView {
   async #askWhy() {
     const { turn, timer } = this
     const { reasons } = document.hidden ? { reasons: [] } : await this.actions.why(turn).catch(() => ({ reasons: [] }))
-    if (timer !== this.timer) return // it has moved meanwhile
+    if (timer !== this.timer) return // the turn has made progress meanwhile
     setText(this.why, reasons[0] ?? '')
     this.timer = setTimeout(() => this.#askWhy(), QUIET)
   }
@@ -141,7 +141,7 @@ export class TurnView {
     if (turn.actions.length) return texts.waiting
     if (turn.status === 'queued' && !turn.blocks.length) return texts.queued
     const last = turn.blocks.at(-1)
-    if (last?.open && last.type === 'thinking') return '' // the block says so
+    if (last?.open && last.type === 'thinking') return '' // the block itself shows this
     if (last?.open) return texts.stages.streaming
     if (turn.jobs?.length) return texts.jobs(turn.jobs.length)
     return this.stageText || texts.working
@@ -188,7 +188,7 @@ export class TurnView {
     ]
   }
 
-  /** Puts a button behind each block: a copy of the turn that ends there becomes its sibling. */
+  /** Puts a button after each block. It copies the turn up to this block, as a sibling of the turn. */
   #offerCuts() {
     const cuts = this.content.querySelectorAll('.cut')
     for (const cut of cuts) cut.remove()
@@ -214,7 +214,7 @@ export class TurnView {
     this.timeline.replaceChildren(...timeline(this.turn))
   }
 
-  /** Opens the text of a user turn in a field. What is sent becomes a sibling of the turn. */
+  /** Opens the text of a user turn in a field. The edited text is sent as a sibling of the turn. */
   edit() {
     if (this.editor) return
     const words = h('textarea', { 'aria-label': texts.editing, rows: 3 })
@@ -253,7 +253,7 @@ export class TurnView {
 
 const QUIET = 10_000 // milliseconds
 
-/** The index of a block; of a call, that of its result, with which it is shown. */
+/** Returns the index of a block, or for a call the index of its result, because both are shown together. */
 function endOf({ blocks }, index) {
   const call = blocks[index]
   const result = blocks.find(({ tool_use_id, round }) => call.id && tool_use_id === call.id && round === call.round)
@@ -267,7 +267,7 @@ export function textOf(turn) {
     .join('\n\n')
 }
 
-/** Steers that were sent to the turn and are not yet blocks of it. */
+/** Returns the steers that were sent to the turn and are not blocks of the turn yet. */
 function pendingSteersOf({ pendingSteers = [], blocks }) {
   const applied = blocks.filter((block) => block.type === 'user_text').map((block) => block.text)
   return pendingSteers.filter((text) => !applied.includes(text))
@@ -281,7 +281,7 @@ function figuresOf({ role, created_at, ended_at, usage, model, cost }) {
   return [model, took, tokens, cost && TEXTS.models.cost(amount(cost))].filter(Boolean).join(' · ')
 }
 
-/** The time of day, with the day if that is not today, as this browser writes them. */
+/** Formats the time of day, and the date if it is not today, in the format of this browser. */
 function timeOf(moment) {
   const date = new Date(moment)
   const today = date.toDateString() === new Date().toDateString()

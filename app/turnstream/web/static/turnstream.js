@@ -6,10 +6,10 @@
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
 const MAX_TRIES = 7
-const MAX_TOKENS = 3 // of one request: one that is new and refused too is no reason to go on for ever
+const MAX_TOKENS = 3 // tokens that one request tries: if new tokens are refused, too, it gives up
 const MAX_DELAY = 15_000 // milliseconds between two tries
-const HEARTBEAT = 15 // seconds between two bytes of a server that does not say otherwise
-const MISSED = 3 // heartbeats without a byte, after which a connection is dead
+const HEARTBEAT = 15 // seconds between two bytes, if the server names no other time
+const MISSED = 3 // missed heartbeats after which a connection counts as dead
 
 /** @param {{status: Status}} turn */
 export const hasEnded = (turn) => ENDED.has(turn.status)
@@ -104,7 +104,7 @@ export class Client {
   }
 
   /**
-   * Fetches with the token; again with a new one where the token was refused and can be renewed. Throws Refused.
+   * Fetches with the token. If the token is refused and can be renewed, fetches again with a new token. Throws Refused.
    * @param {string} path @param {RequestInit & {headers: Record<string, string>}} options
    */
   async #fetch(path, options) {
@@ -124,7 +124,9 @@ export class Client {
     }
   }
 
-  /** Whether there is another token than `used` now. All requests that were refused wait for one renewal. */
+  /**
+   * Renews the token, unless it is no longer `used`. All refused requests wait for one renewal. Resolves to success.
+   */
   async #renewed(/** @type {string | null} */ used) {
     if (!this.renew) return false
     if ((await this.token()) === used) {
@@ -288,7 +290,7 @@ export class Client {
         failure = error
         connection('lost')
       }
-      if (Date.now() - start > MAX_DELAY) tries = 0 // the server ends each connection after a while, also a quiet one
+      if (Date.now() - start > MAX_DELAY) tries = 0 // the server ends every connection after a while, even a quiet connection
       await pause(tries, signal, failure)
     }
   }
@@ -303,7 +305,8 @@ export class Client {
     try {
       /** @type {Record<string, string>} */
       const headers = cursor ? { 'Last-Event-ID': cursor } : {}
-      // Past the cache: in Firefox a request waits there for another one of the same address, up to twenty seconds.
+      // Bypasses the cache, in which Firefox lets a request wait up to twenty seconds for another request of the same
+      // address.
       const response = await this.#fetch(path, { headers, signal: watchdog.signal, cache: 'no-store' })
       if (response.status === 204) throw NO_MORE_EVENTS
       watchdog.expect(Number(response.headers.get('Turnstream-Heartbeat')) || HEARTBEAT)

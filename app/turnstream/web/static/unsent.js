@@ -1,4 +1,4 @@
-// The messages of the open chat that are not with the server yet, beneath its turns.
+// Shows the unsent messages of the open chat beneath its turns.
 
 import { find, h, icon } from './dom.js'
 import { nameOf } from './files.js'
@@ -6,7 +6,7 @@ import { TEXTS } from './texts.js'
 
 const { unsent: texts } = TEXTS
 
-const BRIEF = 300 // milliseconds: a message that arrives within this is shown as a turn at once
+const BRIEF = 300 // milliseconds: a message that arrives within this time is only shown as a turn
 
 export class Unsent {
   /** `edit` puts a message back into the field. */
@@ -56,7 +56,7 @@ export class Unsent {
     )
   }
 
-  /** The files, with a way to leave one out as long as not all are uploaded. */
+  /** Shows the files of a message. Until all files are uploaded, a person can remove a file. */
   #files({ key, files, missing }) {
     const attachments = missing.length ? this.outbox.attachments.get(key) : null
     const chips = attachments

@@ -1,5 +1,5 @@
-// The inbox: calls of all chats that wait for the owner, calls of other owners that this person may approve, and those in
-// chats of which this person is a member.
+// The inbox: calls of all chats that wait for the owner, calls of other owners that this person may approve, and calls
+// in chats of which this person is a member.
 
 import { askForm } from './asks.js'
 import { find, h, setText } from './dom.js'
@@ -8,8 +8,8 @@ import { TEXTS } from './texts.js'
 const { waiting: texts } = TEXTS
 
 const SHOWN = 20
-const SOON = 200 // milliseconds in which several events of the feed lead to one request
-const LOOK = 30_000 // milliseconds: no event reports calls of other owners
+const SOON = 200 // milliseconds: several events of the feed within this time lead to one request
+const LOOK = 30_000 // milliseconds between two reads, because no event reports calls of other owners
 
 export class Waiting {
   /** Reads the lists again whenever `chats` fires `waiting`. */
@@ -43,7 +43,7 @@ export class Waiting {
       ])
       this.#draw(own, others.calls)
     } catch {
-      // The next event of the feed, or the next look at the list, reads it again.
+      // The next event of the feed, or the next timer, reads the list again.
     }
   }
 
@@ -67,7 +67,7 @@ export class Waiting {
       try {
         await this.client.request('POST', `/api/approvals/${turn}`, { actions: [decision] })
       } catch (error) {
-        // Another person was faster, or the turn has ended.
+        // Another person answered first, or the turn has ended.
         if (error.status !== 409 && error.status !== 404) return error.message
       }
       dialog.close()
@@ -110,7 +110,7 @@ const otherItem = ({ owner, name, input, since }, onclick) =>
     ),
   )
 
-/** The input of a model may be no JSON. */
+/** Parses the input of a call. Returns null if the model wrote no valid JSON. */
 function parsed(input) {
   try {
     return JSON.parse(input)

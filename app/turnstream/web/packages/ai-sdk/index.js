@@ -1,4 +1,4 @@
-// A transport for useChat of the AI SDK. app/turnstream/web/packages/README.md explains it.
+// A transport for the AI SDK's useChat. app/turnstream/web/packages/README.md explains it.
 
 import { DefaultChatTransport } from 'ai'
 import { isPassing, pause } from '@turnstream/client'
@@ -18,7 +18,7 @@ const PASSING = new Set([502, 503, 504]) // the server is not ready, or a proxy 
  * @extends {DefaultChatTransport<Message>}
  */
 export class TurnstreamChatTransport extends DefaultChatTransport {
-  /** @type {Map<string, AbortSignal | undefined>} what was requested last, by chat */
+  /** @type {Map<string, AbortSignal | undefined>} the signal of the last request of each chat */
   #requested = new Map()
 
   /**
@@ -32,7 +32,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
       prepareReconnectToStreamRequest: ofTurn,
       ...options,
       api,
-      // Past the cache, where Firefox keeps the streams of two tabs waiting for each other.
+      // Bypasses the cache, in which Firefox lets the streams of two tabs wait for each other.
       fetch: (url, init) => (options.fetch ?? fetch)(url, { ...init, cache: 'no-store' }),
     })
     this.stopOnAbort = stopOnAbort
@@ -45,7 +45,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
     const continued = options.trigger === 'submit-message' && last?.role === 'assistant'
     const steps = continued ? last.parts.filter(({ type }) => type === 'step-start').length : 0
     this.#watch(options)
-    // The same message is stored once, however often it is sent.
+    // A retry is safe: the server stores the same message once, however often it is sent.
     const stream = await insist(
       async () => super.sendMessages({ ...options, chatId: await this.idOf(options.chatId) }),
       options.abortSignal,
@@ -74,18 +74,18 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
   }
 
   /**
-   * The chunks of an answer, over as many connections as it takes. A connection that takes over sends the whole answer: what
-   * precedes the step in which the cut was is left out, and that step begins again.
+   * Yields the chunks of an answer, over as many connections as it takes. A new connection sends the whole answer: the
+   * steps before the interrupted step are left out, and the interrupted step begins again.
    * @param {ReadableStream<UIMessageChunk>} stream
    * @param {Parameters<ChatTransport<Message>['reconnectToStream']>[0]} options
-   * @param {number} steps that the message has
+   * @param {number} steps the number of steps that the message has
    * @returns {AsyncGenerator<UIMessageChunk, void>}
    */
   async *#chunks(stream, options, steps) {
     const { chatId, abortSignal: signal } = options
     /** @type {string | undefined} */
     let turn
-    let missing = 0 // steps of this connection that the page has
+    let missing = 0 // steps that this connection repeats and the page already has
     for (let tries = 0; ; tries++) {
       try {
         for await (const chunk of read(stream)) {
@@ -117,7 +117,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
     return super.reconnectToStream({ ...options, chatId: await this.idOf(options.chatId) })
   }
 
-  /** Stops the answer when the request is aborted, unless another one has taken its place. */
+  /** Stops the answer when the request is aborted, unless a newer request of the chat has replaced it. */
   #watch(/** @type {{chatId: string, abortSignal?: AbortSignal, headers?: any}} */ options) {
     const { chatId, abortSignal: signal } = options
     this.#requested.set(chatId, signal)
@@ -132,7 +132,7 @@ export class TurnstreamChatTransport extends DefaultChatTransport {
 }
 
 /**
- * Repeats a request until the server answers, at most `most` times. Throws what does not pass.
+ * Sends a request until the server answers, at most `most` times. Throws an error that a retry cannot help.
  * @template Answer
  * @param {() => Promise<Answer>} request @param {AbortSignal} [signal] @param {number} [most]
  */
@@ -148,13 +148,13 @@ async function insist(request, signal, most = Infinity) {
   }
 }
 
-/** The server has the messages before the last one. @type {HttpChatTransportInitOptions<any>['prepareSendMessagesRequest']} */
+/** Sends the last message alone, because the server has the messages before it. @type {HttpChatTransportInitOptions<any>['prepareSendMessagesRequest']} */
 const lastMessageAlone = ({ id, messages, trigger, messageId, body }) =>
   trigger === 'submit-message' && !messageId
     ? { body: { ...body, id, message: messages.at(-1) } }
     : { body: { ...body, id, messages, trigger, messageId } }
 
-/** Asks for one answer, also if it has ended meanwhile. @type {HttpChatTransportInitOptions<any>['prepareReconnectToStreamRequest']} */
+/** Asks for one answer, even if the answer has ended meanwhile. @type {HttpChatTransportInitOptions<any>['prepareReconnectToStreamRequest']} */
 const ofTurn = ({ api, id, requestMetadata }) => {
   const { turn } = /** @type {{turn?: string}} */ (requestMetadata ?? {})
   return turn ? { api: `${api}/${encodeURIComponent(id)}/stream?turn=${turn}` } : {}

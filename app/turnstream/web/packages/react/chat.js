@@ -1,4 +1,4 @@
-// One chat: the path to its newest turn, kept up to date by the stream of the chat.
+// The state of one chat: the path to its newest turn. The stream of the chat keeps the path up to date.
 
 import { apply, hasEnded, isStale } from '@turnstream/client'
 import { Store } from './store.js'
@@ -17,7 +17,7 @@ import { Store } from './store.js'
  * @property {Error | null} error
  */
 
-const KEPT = 30_000 // milliseconds that a chat is kept for a component that was suspended, and may never come back
+const KEPT = 30_000 // milliseconds for which a chat is kept for a suspended component, which may never come back
 
 /** @type {WeakMap<Client, Map<string, ChatStore>>} */
 const stores = new WeakMap()
@@ -33,7 +33,7 @@ export function chatStore(client, id, page) {
   if (!known.has(id)) {
     known.set(id, store)
     const timer = /** @type {any} */ (setTimeout(() => store.following || store.left(), KEPT))
-    timer.unref?.() // in Node, which would wait for it
+    timer.unref?.() // in Node, where the timer would delay the exit
   }
   return store
 }
@@ -67,7 +67,7 @@ class ChatStore extends Store {
     return (this.#loading ??= this.#read().then(
       () => this.flush(),
       (error) => {
-        this.left() // the next component that asks tries again
+        this.left() // the next component that asks for the chat reads it again
         throw error
       },
     ))
@@ -108,7 +108,7 @@ class ChatStore extends Store {
     this.change({ status: 'ready', turns, next })
   }
 
-  /** Takes an event in. Returns false where the path is another one now, and must be read again. @param {ChatEvent} event */
+  /** Applies an event. Returns false if the path has changed so that it must be read again. @param {ChatEvent} event */
   #take(event) {
     const { turns } = this.state
     if (event.event === 'chat') this.change({ chat: event.data })
@@ -145,7 +145,7 @@ class ChatStore extends Store {
   }
 }
 
-/** A copy of the parts of a turn that the event changes, so that what is shown stays as it is. @param {Turn} turn @param {any} event */
+/** Copies the parts of a turn that the event changes, so that the displayed state stays unchanged. @param {Turn} turn @param {any} event */
 function copied({ blocks, rounds, ...turn }, { data: { index } }) {
   const copy = { ...turn, blocks: [...blocks], rounds: rounds.map((round) => ({ ...round })) }
   if (blocks[index]) copy.blocks[index] = { ...blocks[index] }

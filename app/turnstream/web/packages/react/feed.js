@@ -1,4 +1,4 @@
-// The chats of the owner, newest first, kept up to date by the owner's feed.
+// The state of the owner's chats, newest first. The owner's feed keeps the list up to date.
 
 import { hasEnded, isStale } from '@turnstream/client'
 import { Store } from './store.js'

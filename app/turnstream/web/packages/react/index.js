@@ -31,7 +31,7 @@ const NO_CHAT = new Store({
  */
 export function useChat(client, id, { page, suspense = false } = {}) {
   const [begun, setBegun] = useState(/** @type {string | null} */ (null))
-  if (id && begun) setBegun(null) // the page has taken the id of the new chat over
+  if (id && begun) setBegun(null) // the page now passes the id of the new chat
   const open = id ?? begun
   const store = open ? chatStore(client, open, page) : null
   /** @type {Store<ChatState>} */

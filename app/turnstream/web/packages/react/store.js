@@ -1,4 +1,4 @@
-// What the hooks show: a state that is kept up to date while it has listeners.
+// The state that a hook returns. It is kept up to date as long as it has listeners.
 
 import { isPassing, pause } from '@turnstream/client'
 
