@@ -45,7 +45,7 @@ from turnstream.storage.rows import to_json
 
 _MEGABYTE = 1_000_000
 _SETTINGS = {"TURNSTREAM_MAX_UPLOAD_BYTES": "20000000"}
-_LIMIT = 4  # most seconds for a measurement, as a multiple of the planned seconds
+_LIMIT = 4  # maximum seconds for a measurement, as a multiple of the planned seconds
 _FOR_A_MOMENT = frozenset({429, 503})
 _TRIES = 30  # tries of an attack that gets temporary refusals
 _NAMED = 5  # functions with the longest holds that the report names

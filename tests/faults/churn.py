@@ -21,11 +21,11 @@ from tests.support.reading import Reader
 from tests.support.server_process import Server
 
 CLIENTS = 6
-PAUSE = 1.0  # most seconds between two visits of a client
+PAUSE = 1.0  # maximum seconds between two visits of a client
 SAMPLE_EVERY = 5.0  # seconds
 SETTLED = 1 / 3  # the share of the samples that come before caches are full and vacuum has settled
-GROWTH = 0.1  # most growth of a server's memory over the other samples, as a share
-BLOAT = 1.5  # most bytes of a table, as a multiple of the bytes of its rows
+GROWTH = 0.1  # maximum growth of a server's memory over the other samples, as a share
+BLOAT = 1.5  # maximum bytes of a table, as a multiple of the bytes of its rows
 SLACK = 2_000_000  # bytes that a table may grow by in any case
 _SETTINGS = {"TURNSTREAM_DEMO_DELAY": "0.01", "TURNSTREAM_LEASE": "10", "TURNSTREAM_POLL_INTERVAL": "1"}
 

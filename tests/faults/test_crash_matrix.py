@@ -36,7 +36,7 @@ from turnstream.storage.chats.turns import Turns
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts
 
-_TIME_LIMIT = 120  # most seconds for a trial, which takes less than a second unless the machine runs other tests
+_TIME_LIMIT = 120  # maximum seconds for a trial, which takes less than a second unless the machine runs other tests
 # A successor can take over a turn only at its start, because its checks of peers and its polls come too late.
 _NEVER = 3600.0
 _SETTINGS = {"JOURNAL_INTERVAL": "0.002", "LEASE": "3600", "POLL_INTERVAL": "3600"}

@@ -23,7 +23,7 @@ DEFAULTS = {
     "TURNSTREAM_GRACE_PERIOD": "0",
     "TURNSTREAM_DEMO_DELAY": "0",
 }
-_TIME_LIMIT = 150  # most seconds for a start or an exit, on a machine that is busy with other tests
+_TIME_LIMIT = 150  # maximum seconds for a start or an exit, on a machine that is busy with other tests
 
 
 class Server:

@@ -80,8 +80,8 @@ class Policy:
     timeout: float | None = None  # seconds for the whole call with its retries; None: 30, or 3600 in the background
     background: bool = False  # the call runs apart from its turn; the waiting turn uses no memory
     reports: bool = False  # for a background tool: the turn does not wait; a report delivers the outcome
-    concurrency: int | None = None  # most calls at once on one replica
-    calls_per_turn: int | None = None  # most calls, counted from rows, so that a crash does not reset the count
+    concurrency: int | None = None  # maximum number of calls at once on one replica
+    calls_per_turn: int | None = None  # maximum calls, counted from rows, so that a crash does not reset the count
     max_result_chars: int | None = None  # None means the limit of the server
     summarise: Summarise | None = None  # lets a smaller model summarise a long result
     retries: int = 1  # after a temporary failure; only for tools that are read-only or safe to retry

@@ -37,7 +37,7 @@ _HOURS = 10.0  # seconds between two computations of `hour`
 _SPENDS = 60.0
 _MOST_EFFORT = 20  # the pause after a computation is at least this multiple of the computation's duration
 _PATIENCE = 1.0  # seconds for which a viewer waits for a new version of a part
-_MOST_TURNS = 50  # most turns that are shown for each status
+_MOST_TURNS = 50  # maximum number of turns that are shown for each status
 _MOST_SPENDERS = 10
 _SHOWN: Sequence[Status] = ("running", "waiting", "queued")
 

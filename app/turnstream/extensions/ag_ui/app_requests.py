@@ -17,7 +17,7 @@ from turnstream.libraries.dialects.apps import WantedCall, app_host, mcp_result
 from turnstream.libraries.dialects.chats import wait_for_end
 from turnstream.storage.chats.exchanges import IdempotencyKey
 
-_LONGEST: Final = 2000  # most characters of a name or an address
+_LONGEST: Final = 2000  # maximum characters of a name or an address
 
 
 async def proxied_run(

@@ -22,7 +22,7 @@ from turnstream.tools.toolset import Toolset
 if TYPE_CHECKING:
     from turnstream.extensions.agents.children import Children
 
-_MOST_ANSWER = 1_000_000  # most characters of an answer that is handed over
+_MOST_ANSWER = 1_000_000  # maximum characters of an answer that is handed over
 _LOOK = 30.0  # seconds between two checks of a child's progress; a check also detects an end that was not reported
 _SEES: Mapping[ContextTurns, str] = {
     "none": "it sees nothing else",

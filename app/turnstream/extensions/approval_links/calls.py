@@ -35,8 +35,8 @@ REVOKE_LINKS = Statement(
     RETURNING turn_id
     """
 )
-_MOST_BYTES = 16_384  # most bytes of a form
-_MOST_INPUT = 100_000  # most characters of an input that the page shows
+_MOST_BYTES = 16_384  # maximum bytes of a form
+_MOST_INPUT = 100_000  # maximum characters of an input that the page shows
 _LONGEST_REASON = 2000
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none';"

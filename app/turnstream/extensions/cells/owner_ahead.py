@@ -19,7 +19,7 @@ from turnstream.storage.database import Database, Row, Statement, Transaction
 
 _TIMEOUT: Final = 1800.0  # seconds for one statement, as for the statements of the whole copy
 _PORTION: Final = 32_000_000  # approximate bytes that one transaction copies
-_PASSES: Final = 5  # most passes of the copy ahead, if the owner keeps making changes
+_PASSES: Final = 5  # maximum number of passes of the copy ahead, if the owner keeps making changes
 
 
 def stored_columns(table: str) -> Sequence[str]:

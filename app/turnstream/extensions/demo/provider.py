@@ -47,7 +47,7 @@ _REFUSALS: Final[Mapping[Failure, tuple[int, str, str]]] = {
     "bad_request": (400, "invalid_request_error", "The demo refuses this request."),
     "too_long": (413, "request_too_large", "The prompt is too long."),
 }
-_MOST_COUNTED: Final = 1000  # most turns whose failures are counted
+_MOST_COUNTED: Final = 1000  # maximum number of turns whose failures are counted
 
 
 class DemoProvider(Adapter):

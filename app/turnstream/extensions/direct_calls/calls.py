@@ -28,7 +28,7 @@ from turnstream.libraries.providers.transport.failures import LOST, Unanswered
 from turnstream.libraries.providers.transport.response import ModelResponse
 from turnstream.tracing import TRACING
 
-_MAX_TEMPLATES = 100  # most templates of one client; each template is for one path with its headers
+_MAX_TEMPLATES = 100  # maximum number of templates of one client; each template is for one path with its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that differ from call to call
 _OF_SOCKETS = {"url", "proxy", "proxy_auth", "proxy_headers", "server_hostname"}
 _OF_BODIES = {"accept", "accept-encoding", "connection", "content-type"}

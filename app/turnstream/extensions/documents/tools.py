@@ -17,7 +17,7 @@ _MAX_LINE_CHARS = 2_000
 _MAX_EXCERPT_CHARS = 50_000
 _MAX_SUGGESTIONS = 5
 _MAX_COMPARED = 2_000
-_MAX_SEARCHED = 1_000  # most hits in the whole library, of which the hits in the requested folder are shown
+_MAX_SEARCHED = 1_000  # maximum hits in the whole library, of which the hits in the requested folder are shown
 
 
 class Entry(Protocol):

@@ -29,7 +29,7 @@ from turnstream.storage.database import OWNER, Statement
 log = structlog.get_logger(__name__)
 
 KEPT: Final = 5.0  # seconds for which two results are cached: a key, and whether all replicas can decrypt
-_MOST = 1000  # most keys in memory
+_MOST = 1000  # maximum number of keys in memory
 # The forms that replicas register. Earlier versions of the extension cannot decrypt all columns, so the later columns
 # are encrypted only if all live replicas have registered their form.
 _, FORM, ROTATED = FORMS

@@ -18,7 +18,7 @@ from turnstream.setup.databases import check_present, database_name, open_presen
 from turnstream.storage.database import Database
 from turnstream.storage.owners.audit import AuditTrail
 
-_SHOWN = 10  # most owners that one sentence names
+_SHOWN = 10  # maximum number of owners that one sentence names
 _DAY = 86_400.0  # seconds
 
 

@@ -29,7 +29,7 @@ WRITERS: Final = 300.0
 # primary.
 READERS: Final = 60.0
 _STEP: Final = 50  # rows
-_TRIES: Final = 20  # most tries to change a row that other writes change at the same time
+_TRIES: Final = 20  # maximum number of tries to change a row that other writes change at the same time
 _LOOK: Final = 0.2  # seconds between two checks of transactions
 
 # Selects the keys to replace. An owner who is moving, or who has moved away and left rows here, keeps the key.

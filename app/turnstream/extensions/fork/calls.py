@@ -22,7 +22,7 @@ from turnstream.libraries.copies.cutting import cut_after
 from turnstream.libraries.copies.rows import Fork, Forks
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, KeyTaken
 
-_TITLE_OF_FORK = 290  # most characters that the copy keeps of the original's title
+_TITLE_OF_FORK = 290  # maximum characters that the copy keeps of the original's title
 
 
 class ForkIn(Body):

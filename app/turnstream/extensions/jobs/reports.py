@@ -22,7 +22,7 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # most reports that one read returns
+_AT_ONCE: Final = 20  # maximum number of reports that one read returns
 _FILE: Final = "[A file of the type {type} is not shown here.]"
 
 

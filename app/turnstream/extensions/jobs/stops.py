@@ -12,7 +12,7 @@ from turnstream.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE: Final = 20  # most jobs that one poll takes
+_AT_ONCE: Final = 20  # maximum number of jobs that one poll takes
 _MOST_TRIES: Final = 10
 _SECONDS: Final = 30.0  # time limit of one try, shorter than the time until the next try
 

@@ -35,8 +35,8 @@ from turnstream.storage.database import ANONYMOUS, OWNER, Statement
 from turnstream.storage.owners.tokens import LOGIN_SESSION
 
 GET_SESSION = Statement("SELECT id, name, issuer, created_at, expires_at FROM login_sessions WHERE id = :id")
-_LONGEST: Final = 4096  # most characters of a parameter of the callback
-_MOST_FORM: Final = 131_072  # most bytes of the form that an issuer posts
+_LONGEST: Final = 4096  # maximum characters of a parameter of the callback
+_MOST_FORM: Final = 131_072  # maximum bytes of the form that an issuer posts
 _LONGEST_HINT: Final = 3500  # characters: browsers refuse cookies of more than 4,096 bytes
 _MOST_PENDING: Final = 4  # logins that may be pending in a browser at one time
 _HEADERS: Final = {

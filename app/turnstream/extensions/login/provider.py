@@ -30,7 +30,7 @@ _LONGEST_TOKEN: Final = 65_536
 _LATEST: Final = 253_370_764_800  # the year 9999
 _LEAST_RSA_BITS: Final = 2048
 _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
-_OLDEST_LOGOUT: Final = 300  # most seconds since the token was issued
+_OLDEST_LOGOUT: Final = 300  # maximum seconds since the token was issued
 
 Claims = Mapping[str, Any]
 

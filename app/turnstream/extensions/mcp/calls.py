@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _COOKIE: Final = "turnstream_sign_in"
 _COOKIE_AGE: Final = 1200  # seconds: the time on the page of the link, and then ten minutes at the issuer
 _COOKIE_VALUE: Final = re.compile(r"[\w-]{43}", re.ASCII)
-_LONGEST: Final = 4096  # most characters of a parameter of the callback
+_LONGEST: Final = 4096  # maximum characters of a parameter of the callback
 _AGAIN: Final = "You can open the link again."
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",

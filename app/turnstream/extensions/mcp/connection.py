@@ -33,7 +33,7 @@ T = TypeVar("T")
 _STEADY = 10.0  # seconds; a connection that lasted longer is renewed without a pause
 _LONGEST_PAUSE = 60.0
 MAX_TOOLS = 500  # tools of one server
-_NAMED, _NAMED_CHARS = 10, 100  # most names of left-out tools in the log, and the most characters of each name
+_NAMED, _NAMED_CHARS = 10, 100  # maximum names of left-out tools in the log, and the most characters of each name
 _MAX_REASON = 1000  # characters of an error that the server may have written
 # Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)

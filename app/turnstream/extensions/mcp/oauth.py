@@ -36,13 +36,13 @@ from turnstream.libraries.outgoing.addresses import AddressRefused, Allowed, Url
 from turnstream.libraries.outgoing.owner_tokens import OAuthResource
 
 _TIMEOUT: Final = 20.0  # seconds for a complete answer; the lease of a refresh is longer
-_MOST_BYTES: Final = 1_000_000  # most bytes of an answer
+_MOST_BYTES: Final = 1_000_000  # maximum bytes of an answer
 _CHUNK: Final = 65_536
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,32768}")  # the characters that a header can contain (RFC 6750)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
 _MOST_SCOPES: Final = 100
-_LONGEST_LIFE: Final = 10 * 365 * 86_400  # most seconds that a token lives
-_MOST_REASON: Final = 300  # most characters of an issuer's message
+_LONGEST_LIFE: Final = 10 * 365 * 86_400  # maximum seconds that a token lives
+_MOST_REASON: Final = 300  # maximum characters of an issuer's message
 _GRANTS: Final = ["authorization_code", "refresh_token"]
 _ACCEPT: Final = {"Accept": "application/json"}
 # A request without a token. The server refuses the request, and the refusal names the server's metadata.

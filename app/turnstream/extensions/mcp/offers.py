@@ -29,14 +29,14 @@ from turnstream.tools.tool import File, OutcomePart, ToolError, ToolUnavailable,
 
 log = structlog.get_logger(__name__)
 
-MAX_OFFERS: Final = 500  # most offers of one kind from one server
-_LONGEST_ID: Final = 2_000  # most characters of a name or an address
-_LONGEST_TEXT: Final = 1_000  # most characters of an error
+MAX_OFFERS: Final = 500  # maximum number of offers of one kind from one server
+_LONGEST_ID: Final = 2_000  # maximum characters of a name or an address
+_LONGEST_TEXT: Final = 1_000  # maximum characters of an error
 _MOST_ARGUMENTS: Final = 50
 _MOST_VALUES: Final = 100  # values that complete an argument
-_MOST_CONTENTS: Final = 20  # most contents of one resource
+_MOST_CONTENTS: Final = 20  # maximum number of contents of one resource
 _OWNER_TTL: Final = 300.0  # the longest life of an owner's list in memory, in seconds
-_MOST_LISTS: Final = 1000  # most lists of owners in memory
+_MOST_LISTS: Final = 1000  # maximum number of lists of owners in memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from turnstream.storage.rows import to_json
 from turnstream.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 
 PREFIX: Final = "own_servers"
-_MOST_KEPT: Final = 1000  # most lists of tools in the memory of this replica
+_MOST_KEPT: Final = 1000  # maximum number of lists of tools in the memory of this replica
 
 _NAMED = f"owner = :owner AND server LIKE '{OWN}%'"
 LIST_OWN_SERVERS = Statement(

@@ -21,7 +21,7 @@ from turnstream.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailab
 
 T = TypeVar("T")
 
-_MOST_SCOPES = 300  # most characters of listed scopes
+_MOST_SCOPES = 300  # maximum characters of listed scopes
 
 Use = Callable[[McpSession], Awaitable[T]]
 

@@ -31,8 +31,8 @@ log = structlog.get_logger(__name__)
 
 _TTL: Final = 300.0  # the default life of a list in memory, in seconds
 _MOST_OWNERS: Final = 1000  # owners with lists in memory
-_MOST_SHOWN: Final = 30_000  # most characters of definitions in one result
-_MOST_CHANGES: Final = 20  # most changes that one question, or one entry of the log, names
+_MOST_SHOWN: Final = 30_000  # maximum characters of definitions in one result
+_MOST_CHANGES: Final = 20  # maximum number of changes that one question, or one entry of the log, names
 _SECONDS: Final = 300.0  # seconds for the answer to a question about changes
 
 

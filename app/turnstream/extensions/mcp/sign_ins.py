@@ -51,7 +51,7 @@ _WAIT: Final = 40.0  # seconds: the longest wait for a refresh by another replic
 _LOOK: Final = 0.1  # seconds between two reads of a row that another replica has claimed
 _EARLY: Final = timedelta(seconds=30)  # how long before their expiry tokens are refreshed
 OWN: Final = "own:"  # the prefix of the name of a server that an owner has added
-_MOST_REASON: Final = 500  # most characters of an error text
+_MOST_REASON: Final = 500  # maximum characters of an error text
 
 T = TypeVar("T")
 

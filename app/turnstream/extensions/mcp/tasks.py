@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 _POLL = 5.0  # seconds between two polls if the server sends no interval
 _LONGEST_POLL = 60.0
 _TIME_TO_CANCEL = 5.0
-_MAX_QUESTIONS = 100  # most questions of one task
+_MAX_QUESTIONS = 100  # maximum number of questions of one task
 _MAX_MESSAGE = 1000  # characters
 
 

@@ -13,7 +13,7 @@ from turnstream.libraries.audit_entries import AuditEntry, entries_of
 from turnstream.storage.contents import BYTES_SIZE, CHATS
 from turnstream.storage.database import LONG, Database, Row, Statement
 
-MOST_COUNTED = 100_000  # most rows of each type that a read of the account counts
+MOST_COUNTED = 100_000  # maximum number of rows of each type that a read of the account counts
 GET_ACCOUNT = Statement(
     f"""
     SELECT (

@@ -8,7 +8,7 @@ from pydantic import Field
 from turnstream.domain.blocks import READ_RESULT
 from turnstream.tools.tool import Tool, ToolContext, ToolError, tool
 
-_FRAME = 200  # most characters that the tool adds around a part
+_FRAME = 200  # maximum characters that the tool adds around a part
 
 
 class ResultStore(Protocol):

@@ -16,7 +16,7 @@ from turnstream.storage.contents import CHATS, is_sealed
 from turnstream.storage.database import Statement, Transaction
 
 _BATCH: Final = 500
-_MOST: Final = 10_000  # most chats that one search reads
+_MOST: Final = 10_000  # maximum number of chats that one search reads
 _WORD: Final = re.compile(r"\w+")
 # A character of a script that has no blanks between words, as in the SQL function `search_plain`.
 UNSPACED: Final = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"

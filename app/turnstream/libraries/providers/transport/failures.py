@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 TOO_LONG = "context_length_exceeded"
 MAX_MESSAGE = 1_000  # characters; the rest of an error text is dropped
 
-_DEEPEST = 6  # most wrappers of a failure that are removed
+_DEEPEST = 6  # maximum number of wrappers of a failure that are removed
 _LONGEST_PYTHON = 10_000  # characters; a longer Python literal is not parsed
 _OK = 200  # a response whose stream contains a failure also has this status
 _TOO_LARGE = 413
