@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.integration.api.test_waiting import decision
 from tests.support.http_server import Server, serving
@@ -59,8 +59,8 @@ Request = Callable[[], Awaitable[httpx2.Response]]
 
 @dataclass
 class Walk:
-    """Records the modules that the task of a request passes. Tasks that this task starts, such as the run of a turn,
-    are left out.
+    """Records the modules that the task of a request passes until its response begins. Tasks that this task starts,
+    such as the run of a turn, are left out, and so are the frames of a stream.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -69,8 +69,14 @@ class Walk:
 
     def of(self, app: ASGIApp) -> ASGIApp:
         async def walked(scope: Scope, receive: Receive, send: Send) -> None:
-            self._tasks.add(asyncio.current_task())
-            await app(scope, receive, send)
+            task = asyncio.current_task()
+
+            async def begun(message: Message) -> None:
+                self._tasks.discard(task)
+                await send(message)
+
+            self._tasks.add(task)
+            await app(scope, receive, begun)
 
         return walked
 
