@@ -19,7 +19,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from tests.support.effort import FULL, is_of_a_plain_run, is_of_the_day, tries
+from tests.support.effort import DAYS, FULL, is_of_a_plain_run, is_of_the_day, share, tries
 from tests.support.extensions import are_all_complete, complete, needed_by
 from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
@@ -103,6 +103,8 @@ _FULL_ONLY = (
     *("node/test_ag_ui.py", "node/test_ai_sdk_package.py", "node/test_generated_client.py", "node/test_openai.py"),
     *("node/test_claude_code.py", "node/test_codex.py", "acceptance/test_anthropic.py"),
 )
+# In the order of the list, so that modules of similar cost come on different days.
+_FULL_NOW = share(_FULL_ONLY, DAYS, 1) if FULL else ()
 
 # Folders whose tests need a program that a machine may lack. Single tests have the mark `needs`.
 _NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
@@ -139,7 +141,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not (collection_path.is_file() and collection_path.is_relative_to(_TESTS)):
         return None
     name = collection_path.relative_to(_TESTS).as_posix()
-    is_now = is_of_the_day(name) if name in _FULL_ONLY else is_of_a_plain_run(name)
+    is_now = name in _FULL_NOW if name in _FULL_ONLY else is_of_a_plain_run(name)
     is_now = is_now or (FULL and _is_counted(collection_path))
     is_useless = not are_all_complete() and not complete() >= needed_by(collection_path)
     return is_useless or not (_are_named(config) or is_now) or None
