@@ -77,7 +77,7 @@ class Delivery:
                     view.wakeup.forget(self.wake)
                     if self.crowd is not None:
                         self.crowd.remove(self)
-                if not reader.done:
+                if not (reader.done or self._is_stopped):
                     self._renewal = loop.create_task(reader.renew())
                     await self._renewal
         except asyncio.CancelledError:
