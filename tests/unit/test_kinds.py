@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.support.dialects import DIALECTS
+from tests.support.renderers import RENDERERS
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
 from turnstream.api.codec import block_json, to_json
 from turnstream.domain.blocks import REJECTED, Block
@@ -40,9 +41,6 @@ from turnstream.extensions.ag_ui.messages import ClientIds, answer_messages
 from turnstream.extensions.ai_sdk.chunks import UiEncoder
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.anthropic_api.events import EventPlace, MessageEvents
-from turnstream.extensions.gemini.render import render as render_gemini
-from turnstream.extensions.openai.chat.render import render as render_chat
-from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.events import ResponseEvents
 from turnstream.kit.offload import Portions
 from turnstream.libraries.providers.anthropic.render import render as render_anthropic
@@ -200,13 +198,11 @@ def test_anthropic_is_sent_every_kind_as_it_came(kind: BlockKind) -> None:
     assert CONTENT.encode() in render_anthropic(request_with(kind))
 
 
-@pytest.mark.parametrize("render", [render_chat, render_responses, render_gemini])
+@pytest.mark.parametrize("api", sorted(RENDERERS.keys() - {"anthropic"}))
 @each_rendered_kind
-def test_others_are_sent_what_holds_for_every_provider(
-    kind: BlockKind, render: Callable[[ModelRequest], bytes]
-) -> None:
+def test_others_are_sent_what_holds_for_every_provider(kind: BlockKind, api: str) -> None:
     holds_everywhere = kind.portable or kind.family in {"file", "result"}
-    assert (CONTENT.encode() in render(request_with(kind))) == holds_everywhere
+    assert (CONTENT.encode() in RENDERERS[api](request_with(kind))) == holds_everywhere
 
 
 # --- dialects --------------------------------------------------------------------------------------------------------

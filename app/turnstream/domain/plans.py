@@ -106,9 +106,11 @@ def seconds_to_next(period: str, now: datetime) -> int:
             then = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
         case "day":
             then = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        case _:
+        case "month":
             first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
             then = (first + timedelta(days=32)).replace(day=1)
+        case _:
+            raise ValueError(f"the period {period} has no end")
     return int((then - now).total_seconds()) + 1
 
 

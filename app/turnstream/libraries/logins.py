@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 from starlette.requests import Request
@@ -33,7 +33,11 @@ class LoginScopes:
 
 
 class LoginSection(Section):
-    """Base class for the settings of extensions that accept logins at another server."""
+    """Base class for the settings of extensions that accept logins at another server. With prefixes, the names of
+    owners begin with `owner_prefix` and a colon.
+    """
+
+    owner_prefix: ClassVar[str]
 
     login_prefixes: bool = Field(
         False, description="true: owners of the issuer are named `jwt:NAME`, those of the proxy `proxy:NAME`"
@@ -44,6 +48,10 @@ class LoginSection(Section):
     login_roles: str | None = Field(
         None, description="further scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.owner_prefix}:" if self.login_prefixes else ""
 
     def model_post_init(self, _context: Any, /) -> None:
         self.scopes()
@@ -60,6 +68,11 @@ class LoginSection(Section):
                 raise ConfigError("TURNSTREAM_LOGIN_ROLES must be such as `staff=read chat approve admin, guest=read`.")
             by_role[role.strip()] = _scopes("TURNSTREAM_LOGIN_ROLES", scopes)
         return LoginScopes(base, by_role)
+
+
+def owner_prefixes() -> frozenset[str]:
+    """Returns the prefixes of all installed extensions."""
+    return frozenset(section.owner_prefix for section in LoginSection.__subclasses__())
 
 
 def _scopes(setting: str, names: str) -> frozenset[Scope]:

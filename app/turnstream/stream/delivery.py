@@ -68,7 +68,7 @@ class Delivery:
         """
         reader, loop = self._reader, asyncio.get_running_loop()
         try:
-            while not (reader.done or self._is_stopped):
+            while not self._is_over:
                 view, self._waits = reader.view, loop.create_future()
                 self.wake()
                 try:
@@ -77,12 +77,16 @@ class Delivery:
                     view.wakeup.forget(self.wake)
                     if self.crowd is not None:
                         self.crowd.remove(self)
-                if not (reader.done or self._is_stopped):
+                if not self._is_over:
                     self._renewal = loop.create_task(reader.renew())
                     await self._renewal
         except asyncio.CancelledError:
             if not self._is_stopped:
                 raise
+
+    @property
+    def _is_over(self) -> bool:
+        return self._reader.done or self._is_stopped
 
     def stop(self) -> None:
         """Ends `run`, at once or as soon as it begins."""

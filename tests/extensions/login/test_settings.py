@@ -10,8 +10,10 @@ from tests.support.openid_issuer import CLIENT, OpenIdIssuer
 from tests.support.pages import BLOCKS
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
+from turnstream.extension import installed
 from turnstream.extensions.login import EXTENSION
 from turnstream.extensions.login.issuers import read_logins
+from turnstream.libraries.logins import LoginSection, owner_prefixes
 from turnstream.llm.models.catalog import Models
 
 GOOD: dict[str, Any] = {
@@ -19,6 +21,13 @@ GOOD: dict[str, Any] = {
     "login_client_id": "turnstream",
     "login_url": "https://chat.example/",
 }
+
+
+def test_each_extension_for_logins_at_another_server_has_a_prefix() -> None:
+    """A name of an issuer in the file of issuers must not give the owners of another extension."""
+    sections = [each.settings for each in installed().values() if each.settings is not None]
+    logins = [section for section in sections if issubclass(section, LoginSection)]
+    assert {section.owner_prefix for section in logins} == {"jwt", "proxy"} == owner_prefixes()
 
 
 def test_settings_are_off_by_default() -> None:
@@ -52,6 +61,7 @@ def test_a_wrong_setting_is_named(change: dict[str, Any], words: str) -> None:
     ("text", "words"),
     [
         ("[issuer.main]\n", "is none of"),
+        *((f"[issuer.{prefix}]\n", "is none of") for prefix in sorted(owner_prefixes())),
         ("[issuer.UPPER]\n", "small letters"),
         ("[issuer.one]\n", "`issuer`: Field required"),
         ('[issuer.one]\nissuer="https://a.example"\nclient_id="x"\nclient_secret="s"\n', "client_secret"),

@@ -5,7 +5,6 @@ each provider, in each dialect and on the page.
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.renderers import RENDERERS
 from tests.support.turns import turn_of
 from turnstream.domain.blocks import Block
 from turnstream.domain.kinds import FILES, IMAGE
@@ -23,13 +23,9 @@ from turnstream.extensions.ag_ui.schemas import AgUiUserMessageIn
 from turnstream.extensions.ag_ui.schemas import blocks_in as blocks_of_ag_ui
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.ai_sdk.schemas import blocks_in as blocks_of_the_ai_sdk
-from turnstream.extensions.gemini.render import render as render_gemini
 from turnstream.extensions.mcp import offer_calls
-from turnstream.extensions.openai.chat.render import render as render_chat
-from turnstream.extensions.openai.responses.render import render as render_responses
 from turnstream.extensions.openai_api.items import _part
 from turnstream.kit.offload import Portions
-from turnstream.libraries.providers.anthropic.render import render as render_anthropic
 from turnstream.llm.conversation.attachments import with_uploads
 from turnstream.llm.models.catalog import NEEDED_ABILITY
 from turnstream.llm.provider import Message, ModelRequest
@@ -78,14 +74,16 @@ def block_of(media: MediaType) -> Block:
 def test_a_block_shows_it_that_needs_an_ability_of_the_model(media: MediaType) -> None:
     assert media.block in FILES
     assert media.block in NEEDED_ABILITY
+    named = (STATIC / "texts.js").read_text(encoding="utf-8").partition("abilities: {")[2].partition("}")[0]
+    assert f"{NEEDED_ABILITY[media.block]}:" in named, "the page shows the ability"
 
 
-@pytest.mark.parametrize("render", [render_anthropic, render_chat, render_responses, render_gemini])
+@pytest.mark.parametrize("api", RENDERERS)
 @each_type
-def test_each_provider_is_sent_its_content(media: MediaType, render: Callable[[ModelRequest], bytes]) -> None:
+def test_each_provider_is_sent_its_content(media: MediaType, api: str) -> None:
     content = FILES_OF[media.name]
     messages = with_uploads([Message("user", (block_of(media),))], {UPLOAD: content})
-    sent = json.dumps(json.loads(render(ModelRequest("model", messages))), ensure_ascii=False)
+    sent = json.dumps(json.loads(RENDERERS[api](ModelRequest("model", messages))), ensure_ascii=False)
     assert (content.decode() if media.is_text else b64encode(content).decode()) in sent
     assert media.is_text or media.name in sent
 

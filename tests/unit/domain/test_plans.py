@@ -61,6 +61,8 @@ def test_amounts_counted_in_advance_must_fit_and_others_need_only_some_room(
 def test_a_period_ends_with_its_minute_day_or_month_of_utc() -> None:
     now = datetime(2026, 12, 31, 23, 58, 30, tzinfo=UTC)
     assert [seconds_to_next(period, now) for period in ("minute", "day", "month")] == [31, 91, 91]
+    with pytest.raises(ValueError, match="week"):  # no period is taken for a month in silence
+        seconds_to_next("week", now)
 
 
 def test_the_sentence_has_the_figures() -> None:

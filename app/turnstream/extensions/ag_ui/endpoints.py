@@ -7,12 +7,12 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.actions import decisions_of, store_answers
+from turnstream.api.actions import decisions_of
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
 from turnstream.api.http.reading import idempotency_key_of, read_body
 from turnstream.api.schemas.tools import ActionsIn
-from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.views import json_response
 from turnstream.domain.asks import QUESTIONS, Ask, AskAnswer
 from turnstream.domain.errors import RequestRefused
@@ -64,6 +64,7 @@ from turnstream.libraries.dialects.histories import (
     seed_of,
     turn_of,
 )
+from turnstream.libraries.dialects.results import store_results
 from turnstream.libraries.dialects.schemas import UiOptions
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
@@ -240,12 +241,10 @@ async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunI
         identity.require("chat")
     if actions is not None:
         identity.require("approve")
-    if (decisions or entries) and not turn.ended:
-        await count_writes(services, owner, 1)
     if actions is not None:
         decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
     if decisions and not turn.ended:
-        turn = await store_answers(services, identity, turn, decisions)
+        turn = await store_results(services, identity, turn, decisions)
     return turn, {entry.interrupt_id for entry in entries}
 
 

@@ -9,11 +9,10 @@ from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnstream.api.actions import store_answers
 from turnstream.api.caller import CALLER
 from turnstream.api.codec import output_text, to_json
 from turnstream.api.http.reading import id_in_query, idempotency_key_of, read_body
-from turnstream.api.services import Services, count_writes, identity_of, path_for, services_and_owner
+from turnstream.api.services import Services, identity_of, path_for, services_and_owner
 from turnstream.api.streams.turn import passed_on
 from turnstream.api.views import json_response
 from turnstream.domain.asks import Ask, AskAnswer
@@ -53,6 +52,7 @@ from turnstream.libraries.dialects.histories import (
     spoken,
     turn_of,
 )
+from turnstream.libraries.dialects.results import check_may_answer, store_results
 from turnstream.libraries.dialects.schemas import UiOptions
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import Exchange, IdempotencyKey, Parent, Target
@@ -276,11 +276,9 @@ async def _answer_calls(
         return None
     calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
     decisions = _decisions_in(calls, turn)
-    for decision in decisions:
-        identity.require("chat" if decision.answer.kind == "result" else "approve")
+    check_may_answer(identity, decisions)
     if decisions and not turn.ended:
-        await count_writes(services, owner, 1)
-        turn = await store_answers(services, identity, turn, decisions)
+        turn = await store_results(services, identity, turn, decisions)
     return services, owner, turn, calls.keys()
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class AuthProxySettings(LoginSection):
+    owner_prefix = "proxy"
+
     proxy_secret: SecretStr | None = Field(None, description="secret of a trusted proxy, in X-Turnstream-Proxy-Secret")
     proxy_owner_header: str = Field("X-Turnstream-Owner", description="header with the owner")
     proxy_roles_header: str | None = Field(None, description="header with roles")
@@ -30,9 +32,8 @@ async def _way(settings: Settings) -> AsyncIterator["Authenticate | None"]:
     from turnstream.extensions.auth_proxy.proxy import TrustedProxy
 
     headers = given.proxy_owner_header, given.proxy_roles_header, given.proxy_plan_header
-    prefix = "proxy:" if given.login_prefixes else ""
     secret = unguessable("TURNSTREAM_PROXY_SECRET", given.proxy_secret)
-    yield TrustedProxy(secret, given.scopes(), *headers, prefix).identity_of
+    yield TrustedProxy(secret, given.scopes(), *headers, given.prefix).identity_of
 
 
 # Authenticators run in the order of these names, so the proxy is asked before an issuer of tokens.

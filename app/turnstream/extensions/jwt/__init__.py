@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class JwtSettings(LoginSection):
+    owner_prefix = "jwt"
+
     jwt_issuer: str | None = Field(
         None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
     )
@@ -112,7 +114,7 @@ def _issuer(given: JwtSettings, name: str) -> "Issuer":
         cell_claim=given.jwt_cell_claim,
         leeway=given.jwt_leeway,
         type=given.jwt_type,
-        prefix="jwt:" if given.login_prefixes else "",
+        prefix=given.prefix,
     )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class LoginSettings(LoginSection):
+    owner_prefix = "jwt"  # the owners of the main issuer are the same with its tokens and with a login
+
     login_url: str | None = Field(
         None, description="public address of this server, for returns from issuers; required with an issuer"
     )

@@ -13,13 +13,14 @@ from turnstream.config import Settings, read_environment
 from turnstream.domain.errors import ConfigError
 from turnstream.extensions.login import LoginSettings
 from turnstream.libraries.extras import need
+from turnstream.libraries.logins import owner_prefixes
 from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner_claim
 
 # The name of the issuer that the settings describe. The names of owners from other issuers begin with the name of their
 # issuer.
 MAIN: Final = "main"
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "local"})
+_TAKEN: Final = frozenset({MAIN, "person", "role", "owner", "local"})  # beside the prefixes of other owners
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -105,7 +106,7 @@ def read_logins(settings: Settings) -> Logins | None:
             given.login_scope,
             given.login_owner_claim,
             given.login_groups_claim,
-            "jwt:" if given.login_prefixes else "",
+            given.prefix,
         )
     issuers |= tables
     urls = [each.url for each in issuers.values()]
@@ -136,9 +137,10 @@ def _further(given: LoginSettings) -> Mapping[str, LoginIssuer]:
 
 
 def _issuer(where: str, name: str, table: object) -> LoginIssuer:
-    if not _NAME.fullmatch(name) or name in _TAKEN:
+    taken = _TAKEN | owner_prefixes()
+    if not _NAME.fullmatch(name) or name in taken:
         raise ConfigError(
-            f"{where}: a name has small letters, digits and hyphens, and is none of {', '.join(sorted(_TAKEN))}."
+            f"{where}: a name has small letters, digits and hyphens, and is none of {', '.join(sorted(taken))}."
         )
     try:
         read = IssuerTable.model_validate(table)

@@ -36,7 +36,14 @@ from turnstream.libraries.dialects.histories import (
 )
 from turnstream.libraries.dialects.past_exchanges import histories_of
 from turnstream.libraries.dialects.posting import post_in_seeded_chat
-from turnstream.libraries.dialects.results import last_ask, part_behind, still_waiting, store_results, was_answered_so
+from turnstream.libraries.dialects.results import (
+    check_may_answer,
+    last_ask,
+    part_behind,
+    still_waiting,
+    store_results,
+    was_answered_so,
+)
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey, Parent, Target
 
@@ -184,8 +191,7 @@ class Posting:
         if has_calls and not _may_wait(turn, self._input.answers):
             return None
         decisions = [_decision(turn, item) for item in self._input.answers]
-        for decision in decisions:
-            identity.require("chat" if decision.answer.kind == "result" else "approve")
+        check_may_answer(identity, decisions)
         asks = _asks_of(turn, decisions)
         part = part_behind(turn, asks)
         if was_answered_so(asks, decisions):

@@ -39,15 +39,22 @@ def still_waiting(turn: Turn, answered: Collection[str] = ()) -> str | None:
     return next((call for call in calls if call not in answered), None)
 
 
+def check_may_answer(identity: Identity, decisions: Sequence[Decision]) -> None:
+    """A result of a call needs the scope `chat`, any other answer `approve`. Raises Forbidden."""
+    for decision in decisions:
+        identity.require("chat" if decision.answer.kind == "result" else "approve")
+
+
 async def store_results(
     services: Services,
     identity: Identity,
     turn: Turn,
     decisions: Sequence[Decision],
-    key: IdempotencyKey | None,
-    new: NewTurn | None,
+    key: IdempotencyKey | None = None,
+    new: NewTurn | None = None,
 ) -> Turn:
     """Stores the answers. A message `new`, if any, becomes a steer of the running turn. Raises RequestRefused."""
+    check_may_answer(identity, decisions)
     if new is None:
         await count_writes(services, identity.owner, 1)
         return await store_answers(services, identity, turn, decisions, key)

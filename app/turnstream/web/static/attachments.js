@@ -26,7 +26,7 @@ export class Attachments {
     this.byChat = new Map()
     this.restored = new Set() // chats whose files of an earlier visit are attached again
     this.open(null)
-    this.allow({ images: true, documents: true })
+    this.allow(() => true)
     this.button.addEventListener('click', () => this.picker.click())
     this.picker.addEventListener('change', () => {
       this.add([...this.picker.files])
@@ -35,16 +35,16 @@ export class Attachments {
     this.field.addEventListener('paste', (event) => this.#paste(event))
   }
 
-  /** Sets the kinds of files that the model of the open chat can read. */
-  allow(allowed) {
-    this.allowed = allowed
+  /** Sets the files that the model of the open chat can read: `allows` is asked for the ability that a file needs. */
+  allow(allows) {
+    this.allows = allows
     this.button.hidden = !this.enabled
-    const kinds = Object.keys(ACCEPTED).filter((kind) => allowed[kind])
+    const kinds = Object.keys(ACCEPTED).filter(allows)
     this.picker.accept = kinds.length === 1 ? ACCEPTED[kinds[0]] : '' // empty: any, as the server recognises types by the bytes
   }
 
   get enabled() {
-    return this.allowed.images || this.allowed.documents
+    return Object.keys(ACCEPTED).some(this.allows)
   }
 
   add(files) {
@@ -143,7 +143,7 @@ export class Attachments {
     const { id, media_type, created } = await this.#send(file, item)
     Object.assign(item, { upload: id, created })
     const image = IMAGES.includes(media_type)
-    if (!this.allowed[image ? 'images' : 'documents']) throw new Error(image ? texts.noImages : texts.noDocuments)
+    if (!this.allows(image ? 'images' : 'documents')) throw new Error(image ? texts.noImages : texts.noDocuments)
     const source = { type: 'upload', id }
     item.block = image ? { type: 'image', source } : { type: 'document', source, title: file.name.slice(0, 300) }
     item.chip.dataset.state = 'ready'

@@ -193,7 +193,7 @@ async function showModel() {
   setText(find('#cost'), conversation.cost ? TEXTS.models.cost(amount(conversation.cost)) : '')
   const own = !chats.roleIn(conversation.id) // in a chat of another owner, a member cannot attach files
   const allows = (ability) => own && (can?.includes(ability) ?? true)
-  attachments.allow({ images: allows('images'), documents: allows('documents') })
+  attachments.allow(allows)
 }
 
 /** Writes the displayed chat into the address, so that a reload shows it again. */
