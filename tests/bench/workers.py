@@ -10,7 +10,7 @@ from tests.bench.processes import cpu_seconds, wait_until_calm
 from tests.bench.scenarios import faultless, warm_up
 from tests.bench.trials import Rows, Site
 
-# Each stream has text in every interval of the journal, which the other replicas read.
+# Each stream has text in every interval of the journal.
 _STREAMS, _RATE = 50, 10
 
 

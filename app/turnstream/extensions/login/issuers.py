@@ -20,7 +20,8 @@ from turnstream.libraries.outgoing.issuer_keys import check_key_url, check_owner
 # issuer.
 MAIN: Final = "main"
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_TAKEN: Final = frozenset({MAIN, "person", "role", "owner", "local"})  # beside the prefixes of other owners
+# Reserved even if no installed extension gives its owners this prefix, because such an extension may be added later.
+_TAKEN: Final = frozenset({MAIN, "jwt", "proxy", "person", "role", "owner", "local"})
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
