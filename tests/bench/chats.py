@@ -12,10 +12,12 @@ from statistics import median
 
 from tests.bench.database import new_database
 from tests.bench.trials import Rows, Site
+from turnstream.api.caller import CALLER
 from turnstream.api.exchange import post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services
 from turnstream.config import Settings
+from turnstream.domain.identity import Identity
 from turnstream.domain.turns import TurnRequest
 from turnstream.extensions.direct_calls.calls import DirectCalls
 from turnstream.kit.ids import new_id
@@ -97,6 +99,7 @@ def chats(*sizes: int) -> Callable[[Site], Rows]:
 async def _measured(site: Site, url: str, sizes: Sequence[int]) -> Rows:
     rows: dict[str, tuple[float | None, ...]] = {}
     async with _server(site, url) as services, connect(url, size=2) as database:
+        CALLER.set(Identity(_OWNER))
         watch = Watch()
         watching = asyncio.create_task(watch.run())
         target = await _chat(database, 2)

@@ -28,6 +28,7 @@ SIZE = Size()
 BIG = {
     *("turns", "blocks", "rounds", "chats", "charges", "tool_calls"),
     *("search_texts", "search_chats", "search_pending", "documents", "search_documents"),
+    *("schedules", "schedule_runs"),
 }
 
 

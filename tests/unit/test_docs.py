@@ -18,6 +18,7 @@ from tests.support.clients import ABILITIES, CLIENTS, NONE, table_of_clients
 from tests.support.model_apis import TABLES, schemas_by_name
 from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
+from turnstream.api.http.connection import KEEP_ALIVE
 from turnstream.api.schemas.requests import NewTurnInNewChat
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import RefusalCode
@@ -415,6 +416,20 @@ def test_modules_that_a_script_imports_exist(script: str) -> None:
     modules = [name.strip() for name in listed.split(",")]
     assert "turnstream.cli.serve" in modules
     assert [name for name in modules if find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize("path", ["nginx.conf", "nginx-cells.conf"])
+def test_a_proxy_closes_idle_connections_before_a_replica_does(path: str) -> None:
+    text = (ROOT / "docs/deploy" / path).read_text(encoding="utf-8")
+    kept = [int(seconds) for seconds in re.findall(r"keepalive_timeout (\d+)s;", text)]
+    assert len(kept) == text.count("keepalive 64;")
+    assert max(kept) < KEEP_ALIVE
+
+
+def test_the_page_on_embedding_keeps_idle_connections_as_long_as_a_server() -> None:
+    page = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
+    assert f"timeout_keep_alive={KEEP_ALIVE})" in page
+    assert f"`serve` after {KEEP_ALIVE}:" in page
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:

@@ -14,7 +14,7 @@ import click
 import uvicorn
 import uvloop
 
-from turnstream.api.http.connection import connections
+from turnstream.api.http.connection import KEEP_ALIVE, connections
 from turnstream.cli.allocator import give_back_freed_memory
 from turnstream.cli.notices import READY, STOPPING, notify_supervisor, send_signs_of_life
 from turnstream.config import Settings
@@ -139,6 +139,7 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
                 log_config=None,
                 backlog=4096,
                 timeout_graceful_shutdown=5,
+                timeout_keep_alive=KEEP_ALIVE,
                 server_header=False,
                 root_path=settings.root_path,
             )
@@ -154,9 +155,7 @@ async def _serve(settings: Settings, process: ServerProcess | None) -> None:
 
 
 def watched(listener: socket.socket) -> list[socket.socket]:
-    """Returns the socket and duplicates of the socket for the event loop: libuv accepts one connection of each socket
-    per iteration, and under load an iteration takes so long that new connections would wait for seconds.
-    """
+    """Returns the socket with duplicates: libuv accepts one connection of each per iteration, which load makes long."""
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 

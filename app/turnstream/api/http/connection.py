@@ -28,6 +28,8 @@ LONGEST_HEAD = 64 * 1024
 # Most seconds until the headers of a request are complete, and between two pieces of a body.
 HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
+# Seconds until an idle connection is closed: more than load balancers keep one, whose request would meet the close.
+KEEP_ALIVE = 620
 # Most requests that begin in one iteration of the event loop. Each request takes 0.1 to 0.2 ms until its first wait.
 _AT_ONCE = 20
 # If connections use more than this share of the file descriptors, each new connection closes an idle connection.
@@ -307,10 +309,9 @@ class RequestPace:
 
 
 class SafeHeaders:
-    """Middleware that adds headers to every response. No browser guesses the media type of a response, or runs scripts
-    in it, unless the response has its own policy, as the chat page has. A response of a standby has its age. Every
-    response has the id of its request, which the client sent or this server made. As the outermost layer, the
-    middleware also spreads the starts of requests, and counts responses by call.
+    """Middleware that adds headers to every response. No browser guesses a media type or runs scripts, unless the
+    response has its own policy, as the chat page has. A response of a standby has its age. Every response has the id of
+    its request. As the outermost layer, the middleware also spreads the starts of requests, and counts responses.
     """
 
     def __init__(self, app: ASGIApp) -> None:
