@@ -108,7 +108,8 @@ async def test_an_event_source_of_another_origin_continues_after_the_end_of_its_
         values = "const [server, chat, turn, cursor] = values; let text = ''; const done = Promise.withResolvers();"
         take = "const take = (name, data) => { if (name === 'block_delta') text += data.text;"
         take += " if (name === 'turn_complete') done.resolve(); };"
-        script = f"async (values) => {{ {values} {take} {example}; await done.promise; return text }}"
+        lists = "; ".join(re.findall(r"^const (?:events|ends) = .*$", FRONTENDS, re.MULTILINE))
+        script = f"async (values) => {{ {values} {lists}; {take} {example}; await done.promise; return text }}"
         ids = [server.url, turn.assistant["chat_id"], turn.assistant["id"], turn.assistant["cursor"]]
         following = asyncio.create_task(page.evaluate(script, ids))
         await asyncio.wait({following, asyncio.create_task(ended.wait())}, return_when=asyncio.FIRST_COMPLETED)

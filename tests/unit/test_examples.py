@@ -167,7 +167,6 @@ CHECKED = {
     ("docs/frontends.md", "Tokens", "js"): (
         "tests/extensions/browsers/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
     ),
-    ("docs/frontends.md", "curl", "sh"): TOKEN,
     ("docs/frontends.md", "EventSource", "js"): (
         "tests/unit/test_docs.py::test_the_example_with_event_source_listens_to_every_event"
     ),

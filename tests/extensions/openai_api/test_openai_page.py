@@ -45,7 +45,9 @@ async def test_the_choice_of_tools_is_accepted(server: Server) -> None:
 async def test_a_thread_is_brought_over(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await run(server, blocks("python")[1], await server.token("mover"), monkeypatch)
+    first, thread = blocks("python")
+    program = first.partition("\nmade = ")[0] + thread
+    await run(server, program, await server.token("mover"), monkeypatch)
     assert "Hello.\n" in capsys.readouterr().out
 
 
