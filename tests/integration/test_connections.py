@@ -28,15 +28,13 @@ Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Push(Response):
     """A response that writes its body through the outlet, until the outlet is closed."""
 
-    outlet: Outlet
-
-    def __init__(self) -> None:
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
         self.status_code, self.background = 200, None
         self.init_headers()
         self.begun, self.ended, self.writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.outlet = scope["extensions"][OUTLET]["outlet"]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         with self.outlet.used(self.writable.set, self.ended.set):
             self.begun.set()
@@ -54,7 +52,7 @@ class Site:
         self.stream_ended = asyncio.Event()
         self.pushes: list[Push] = []
         routes = [Route("/", self._echo, methods=["GET", "POST"]), Route("/stream", self._stream)]
-        routes.append(Route("/push", self._push))
+        routes.append(Route("/push", self._push, methods=["GET", "POST"]))
         app = Starlette(routes=routes)
         http = cast("type[asyncio.Protocol]", partial(Connection, stall=STALL, most=MOST))
         config = uvicorn.Config(app, http=http, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
@@ -80,9 +78,11 @@ class Site:
 
         return StreamingResponse(pieces())
 
-    async def _push(self, _request: Request) -> Response:
+    async def _push(self, request: Request) -> Response:
+        outlet = request.scope["extensions"][OUTLET]["outlet"]
+        await request.body()
         await self.may_read.wait()
-        self.pushes.append(push := Push())
+        self.pushes.append(push := Push(outlet))
         return push
 
     @asynccontextmanager
@@ -306,6 +306,69 @@ async def test_an_outlet_ends_with_its_client(site: Site) -> None:
         push = await _pushed(site)
     await push.ended.wait()
     push.outlet.write(b"nobody reads this")
+
+
+@pytest.mark.parametrize("header", [b"", b"connection: close\r\n"], ids=["kept", "closed"])
+async def test_a_client_that_leaves_the_rest_of_an_answer_unread_is_disconnected(site: Site, header: bytes) -> None:
+    connections = site.server.server_state.connections
+    async with site.wires() as (_, writer):
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        writer.write(PUSH.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n"))
+        push, (pushing,) = await _pushed(site), connections
+        while not pushing.transport.get_write_buffer_size():
+            push.outlet.write(b"x" * 10_000)
+        push.ended.set()
+        async with asyncio.timeout(60):
+            while connections:  # noqa: ASYNC110, the server has no event for it
+                await asyncio.sleep(0.01)
+
+
+async def test_an_idle_connection_that_cannot_be_closed_does_not_keep_the_others_open(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 60)
+    async with site.wires() as (_, writer):
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        writer.write(PUSH.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        push, (pushing,) = await _pushed(site), site.server.server_state.connections
+        assert isinstance(pushing, Connection)
+        pushing._stall = 60
+        while not pushing.transport.get_write_buffer_size():
+            push.outlet.write(b"x" * 10_000)
+        push.ended.set()
+        while not pushing.is_idle:  # noqa: ASYNC110, the server has no event for it
+            await asyncio.sleep(0.01)
+        async with site.wires() as (first, _), site.wires(), site.wires(), asyncio.timeout(30):
+            assert await first.read() == b""
+        pushing.transport.abort()
+
+
+@pytest.mark.parametrize("last", [b"b" * 100_000, b"b" * 100_000 + PUSH], ids=["body", "request"])
+async def test_an_outlet_ends_with_its_client_also_after_data_that_paused_the_connection(
+    site: Site, last: bytes
+) -> None:
+    async with site.wires() as (_, writer):
+        writer.write(b"POST /push HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n")
+        while not site.server.server_state.tasks:  # noqa: ASYNC110, the server has no event for it
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # the handler waits for the body, which then arrives in one piece
+        writer.write(last)
+        push = await _pushed(site)
+    await push.ended.wait()
+
+
+async def test_an_outlet_ends_at_once_for_a_client_that_left_before_the_response(site: Site) -> None:
+    site.may_read.clear()
+    async with site.wires() as (_, writer):
+        writer.write(PUSH)
+        while not site.server.server_state.tasks:  # noqa: ASYNC110, the server has no event for it
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+    while site.server.server_state.connections:  # noqa: ASYNC110, the server has no event for it
+        await asyncio.sleep(0.01)
+    site.may_read.set()
+    push = await _pushed(site)
+    assert push.ended.is_set()
 
 
 async def test_an_outlet_ends_when_the_server_shuts_down_also_where_it_begins_after_that(site: Site) -> None:

@@ -181,6 +181,54 @@ async def test_a_client_that_disconnects_ends_the_stream_at_once(kind: type[Conn
     assert frames.closed
 
 
+@dataclass
+class Parts:
+    """Gives a frame in two parts, with a wait between the parts, then is silent for ever."""
+
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self) -> AsyncGenerator[bytes, None]:
+        yield BLOCK[:30]
+        yield b""
+        await self.goes_on.wait()
+        yield BLOCK[30:]
+        yield b""
+        await asyncio.Event().wait()
+
+
+@both
+async def test_no_heartbeat_is_sent_within_a_frame(kind: type[Connection]) -> None:
+    connection, parts = kind(), Parts()
+    response = FrameResponse(parts(), life=60, heartbeat=0.01, streams=OwnerStreams(NO_LIMIT))
+    streaming = asyncio.create_task(response(connection.get, connection.receive, connection.send))
+    await connection.wait_for(BLOCK[:30])
+    await asyncio.sleep(0.05)
+    parts.goes_on.set()
+    await connection.wait_for(BLOCK)
+    await connection.wait_for(b": ping - ")
+    assert connection.body.partition(BLOCK)[0] == HELLO
+    streaming.cancel()
+    await asyncio.gather(streaming, return_exceptions=True)
+
+
+@both
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_stream_that_loses_its_credential_within_a_frame_has_no_last_frame(
+    is_whole: bool, kind: type[Connection]
+) -> None:
+    connection, parts, streams, refusal = kind(), Parts(), OwnerStreams(NO_LIMIT), Unauthorized("It was revoked.")
+    if is_whole:
+        parts.goes_on.set()
+    response = FrameResponse(parts(), life=60, heartbeat=60, streams=streams)
+    streaming = asyncio.create_task(response(connection.get, connection.receive, connection.send))
+    await connection.wait_for(BLOCK if is_whole else BLOCK[:30])
+    (stream,) = streams.all()
+    stream.end(refusal)
+    await streaming
+    assert connection.is_complete
+    assert connection.body == HELLO + (BLOCK + access_ended(refusal) if is_whole else BLOCK[:30])
+
+
 @both
 async def test_little_is_made_for_a_client_that_disconnects_in_the_middle_of_a_long_text(
     kind: type[Connection],

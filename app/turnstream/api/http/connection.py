@@ -8,13 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any, Self
-from weakref import ref
 
 import structlog
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turnstream.api.http.errors import cut_off
 from turnstream.kit.ids import new_id
@@ -54,30 +53,21 @@ class Outlet:
     of this server; `send` still sends the start and the end of the response.
     """
 
-    __slots__ = ("_connection", "_cycle")
-    _cycle: Callable[[], RequestResponseCycle | None]
+    __slots__ = ("_connection",)
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
-
-    def belongs_to(self, cycle: RequestResponseCycle) -> None:
-        # Weak, since the scope of the cycle refers to the outlet: else only the garbage collector would free requests.
-        self._cycle = ref(cycle)
-
-    @property
-    def _sending(self) -> RequestResponseCycle:
-        cycle = self._cycle()
-        assert cycle is not None, "the task that sends the response has it"
-        return cycle
 
     def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Self:
         """Calls `on_writable` when `is_writable` has become true again, and `on_end` when the client has disconnected
         or the server shuts down. A connection sends one response at a time.
         """
-        assert self._sending.chunked_encoding, "a body of a known length has no outlet"
-        self._connection.user = on_writable, on_end
-        if self._sending.disconnected or self._connection.shuts_down:
+        connection = self._connection
+        connection.user = on_writable, on_end
+        if connection.transport.is_closing() or connection.shuts_down:
             on_end()
+        else:  # a large body or a pipelined request has paused it, and a paused connection detects no disconnect
+            connection.flow.resume_reading()
         return self
 
     def __enter__(self) -> None: ...
@@ -92,7 +82,7 @@ class Outlet:
     def write(self, data: bytes) -> None:
         """Sends a part of the body as one chunk, as uvicorn does. May be called only while `is_writable` is true."""
         assert self.is_writable, "a write to a full connection"
-        if not self._sending.disconnected:
+        if not self._connection.transport.is_closing():
             self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
@@ -135,8 +125,8 @@ class Connection(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         self._expect(HEAD_TIMEOUT)
         if len(self.connections) > self._most:
-            idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
-            if idle:
+            mine = [each for each in self.connections if isinstance(each, Connection)]
+            if idle := [each for each in mine if each.is_idle and not each.transport.is_closing()]:
                 min(idle, key=lambda each: each._idle_since).transport.close()  # noqa: SLF001, of this class
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -184,10 +174,9 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the head is too long")  # the parser stops; uvicorn calls `send_400_response`
         self._head = 0
         self._expect(BODY_TIMEOUT)
-        outlet = Outlet(self)
-        self.scope["extensions"] = {OUTLET: {"outlet": outlet}}
+        self.scope["extensions"] = {OUTLET: {"outlet": Outlet(self)}}
         super().on_headers_complete()
-        outlet.belongs_to(self.cycle)
+        self._watch_stall()
 
     def on_body(self, body: bytes) -> None:
         self._head = max(0, self._head - 8 * len(body))  # a chunk of one byte has five bytes of framing
@@ -201,6 +190,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        self._watch_stall()
 
     def send_400_response(self, msg: str) -> None:
         if self._head_too_long:
@@ -239,13 +229,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._count_stalled(True)
-        self._watch_stall(self.transport.get_write_buffer_size())
+        self._watch_stall()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._count_stalled(False)
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._watch_stall()
         if self.user is not None:
             self.user[0]()
 
@@ -253,13 +242,17 @@ class Connection(HttpToolsProtocol):
         STALLED_READERS.inc(is_stalled - self._is_stalled)
         self._is_stalled = is_stalled
 
-    def _watch_stall(self, unread: int) -> None:
-        self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread)
+    def _watch_stall(self) -> None:
+        """Watches a client that must read: the buffer is full, or it has the rest of a complete response."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        unread = self.transport.get_write_buffer_size() if self.flow.write_paused or self.is_idle else 0
+        self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread) if unread else None
 
     def _check_stall(self, before: int) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread < before:
-            self._watch_stall(unread)
+            self._watch_stall()
         else:
             log.info("connection.stalled", unread=unread)
             self.transport.abort()

@@ -9,15 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from turnstream.api.http.connection import Outlet, outlet_of
-from turnstream.api.streams.response import (
-    END,
-    HELLO,
-    FrameResponse,
-    Heartbeats,
-    OwnerStreams,
-    end_body,
-    headers_of,
-)
+from turnstream.api.streams.response import END, HELLO, FrameResponse, Heartbeats, OwnerStreams, end_body, headers_of
 from turnstream.stream.delivery import Deliveries, Delivery
 from turnstream.stream.reader import TurnReader
 

@@ -27,6 +27,7 @@ from turnstream.telemetry import STREAMS_OPEN
 # The first bytes are sent at once, so that proxies and clients know that the stream is open. After `retry` milliseconds
 # a disconnected client reconnects.
 HELLO = b"retry: 1000\n\n"
+_FRAME_END = b"\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _END_TIMEOUT = 1.0  # seconds to send the end of a body, also at a shutdown; a client that does not read misses the end
 END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -111,13 +112,14 @@ async def end_body(
 
 
 class Heartbeats:
-    """Sends a comment every `pause` seconds, like sse-starlette. A client with unread data needs no comment."""
+    """Sends a comment every `pause` seconds, like sse-starlette, if `is_due`. A client with unread data needs none."""
 
-    __slots__ = ("_outlet", "_pause", "_timer")
+    __slots__ = ("_is_due", "_outlet", "_pause", "_timer")
 
-    def __init__(self, outlet: Outlet, pause: float) -> None:
+    def __init__(self, outlet: Outlet, pause: float, is_due: Callable[[], bool] = lambda: True) -> None:
         self._outlet = outlet
         self._pause = pause
+        self._is_due = is_due
 
     def __enter__(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._pause, self._beat)
@@ -126,15 +128,16 @@ class Heartbeats:
         self._timer.cancel()
 
     def _beat(self) -> None:
-        if self._outlet.is_writable:
+        if self._outlet.is_writable and self._is_due():
             self._outlet.write(f": ping - {datetime.now(UTC)}\n\n".encode())
         self.__enter__()
 
 
 class FrameResponse(EventSourceResponse):
-    """Sends encoded frames. If the server offers an `Outlet`, the task of the request is the only task of the stream.
-    On any other server, tasks of sse-starlette send the start and the end of the response and the heartbeats, and
-    detect that the client has disconnected or the server shuts down. These tasks take 26 KiB for each stream.
+    """Sends encoded frames, whole or in parts. If the server offers an `Outlet`, the task of the request is the only
+    task of the stream. On any other server, tasks of sse-starlette send the start and the end of the response and the
+    heartbeats, and detect that the client has disconnected or the server shuts down. These tasks take 26 KiB for each
+    stream. Within a frame, no heartbeat and no last frame are sent, because they would end the frame for the client.
 
     This class uses only public parts of sse-starlette: its constructor and `__call__`. The frames bypass sse-starlette,
     which would take 6 µs for each frame.
@@ -164,6 +167,7 @@ class FrameResponse(EventSourceResponse):
         self._cuts = cuts
         self._first = first
         self._heartbeat = heartbeat
+        self._tail = _FRAME_END
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,6 +176,8 @@ class FrameResponse(EventSourceResponse):
 
         async def observed_send(message: Message) -> None:
             nonlocal is_open
+            if message.get("more_body") and not self._is_between_frames():  # a heartbeat of sse-starlette
+                return
             is_open = is_open and message["more_body"]  # the end is not sent again, even if its sending was cancelled
             await send(message)
             is_open = message["type"] == "http.response.start" or message["more_body"]
@@ -186,11 +192,12 @@ class FrameResponse(EventSourceResponse):
                     await self._send_alone(outlet, observed_send, life.cancel)
         finally:
             if is_open and (stream.refusal or not self._cuts):
-                await end_body(send, stream.refusal, self._last_frame)
+                await end_body(send, stream.refusal if self._is_between_frames() else None, self._last_frame)
 
     async def _send_alone(self, outlet: Outlet, send: Send, stop: Callable[[], None]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with Heartbeats(outlet, self._heartbeat), outlet.used(_do_nothing, stop):
+        heartbeats = Heartbeats(outlet, self._heartbeat, self._is_between_frames)
+        with heartbeats, outlet.used(_do_nothing, stop):
             async with aclosing(self._events()) as events:
                 async for first in events:
                     await send({"type": "http.response.body", "body": first, "more_body": True})
@@ -205,6 +212,7 @@ class FrameResponse(EventSourceResponse):
         send, sent = self._send, 0
         async with aclosing(self._frames) as frames:
             async for data in frames:
+                self._tail = data[-2:] or self._tail
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 # `send` does not wait for a client that reads fast or has disconnected. The checkpoint lets other tasks
                 # run, so that the library detects the end of the connection.
@@ -212,6 +220,10 @@ class FrameResponse(EventSourceResponse):
                 if sent >= PORTION:
                     sent = 0
                     await checkpoint()
+
+    def _is_between_frames(self) -> bool:
+        """Whether all sent frames are complete."""
+        return self._tail == _FRAME_END
 
 
 def _do_nothing() -> None:
