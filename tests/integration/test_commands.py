@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
+from tests.support.reference import command_paths
 from tests.support.server_process import clean_environment, turnstream
 from turnstream.cli import MODULES, commands
 from turnstream.domain.errors import ConfigError
@@ -35,25 +36,48 @@ def own_logging() -> Iterator[None]:
     logging.root.handlers[:] = handlers
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("tokens", "list"),
-        ("tokens", "delete", "ada"),
-        ("owners", "list"),
-        ("turns",),
-        ("why", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"),
-        ("owners", "export", "ada", "ada.tar"),
-        ("owners", "erase", "ada", "--yes"),
-        ("owners", "erase", arriving_name("x" * 100), "--yes"),  # left by an unfinished move of the longest name
-        ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
-    ],
+ID = "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"
+# The arguments of each command that needs an existing database.
+NEED_A_DATABASE: Sequence[tuple[str, ...]] = (
+    ("turns",),
+    ("why", ID),
+    ("replicas",),
+    ("drain", ID),
+    ("audit",),
+    ("audit", "export", "audit.jsonl"),
+    ("audit", "verify", __file__),
+    ("docs", "import", "."),
+    ("encryption", "apply"),
+    ("encryption", "rotate"),
+    ("keys", "encrypt"),
+    ("keys", "rotate"),
+    ("keys", "status"),
+    ("tokens", "list"),
+    ("tokens", "delete", "ada"),
+    ("owners", "list"),
+    ("owners", "export", "ada", "ada.tar"),
+    ("owners", "erase", "ada", "--yes"),
+    ("owners", "erase", arriving_name("x" * 100), "--yes"),  # left by an unfinished move of the longest name
+    ("owners", "move", "ada", "--to", "08", "--url", "postgresql://127.0.0.1:9/08"),
+    ("replay", ID, "--recordings", "."),
+    ("usage",),
 )
+# The commands that create a database, and the commands that need none.
+NEED_NONE = {"serve", "migrate", "tokens create", "owners import", "chat", "compare", "statements", "doctor"}
+
+
+def test_each_command_is_among_them() -> None:
+    needing = {" ".join(each[:count]) for each in NEED_A_DATABASE for count in (1, 2)}
+    paths = {path for path in command_paths() if not path.startswith("conformance ")}
+    assert paths - needing == NEED_NONE
+
+
+@pytest.mark.parametrize("arguments", NEED_A_DATABASE, ids=" ".join)
 def test_commands_that_need_a_database_do_not_create_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.environ", clean_environment())
+    monkeypatch.setattr("os.environ", clean_environment() | {"TURNSTREAM_CELL": "07"})
     done = CliRunner().invoke(commands, arguments)
     assert done.exit_code == 1
     assert f"There is no database in {tmp_path / '.data'}: change to the folder" in f"{done.exception} {done.output}"

@@ -11,6 +11,7 @@ import pytest
 from tests.support import command_line
 from tests.support.http_server import serving
 from tests.support.model_apis import parameters_of
+from turnstream.api.schemas.requests import LimitsIn
 from turnstream.domain.errors import PermanentError
 from turnstream.domain.rounds import Prices
 from turnstream.llm.models.catalog import Model, ProviderModels
@@ -18,7 +19,7 @@ from turnstream.llm.provider import ModelRequest
 from turnstream.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from turnstream.tools.tool import tool
 from turnstream.tools.toolset import Toolset
-from turnstream_lab.comparison import options_of, read_plan
+from turnstream_lab.comparison import _LIMITS, options_of, read_plan
 from turnstream_terminal.options import params_of
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
@@ -38,6 +39,10 @@ async def write(what: str) -> str:
 
 async def turnstream(*arguments: str) -> tuple[int, str, str]:
     return await asyncio.to_thread(command_line.turnstream, *arguments)
+
+
+def test_each_limit_of_a_turn_can_be_named_alone() -> None:
+    assert LimitsIn.model_fields.keys() == _LIMITS
 
 
 async def test_both_settings_are_asked_everything_and_tabled(database_url: str, tmp_path: Path) -> None:

@@ -127,6 +127,12 @@ def commands_page() -> str:
     )
 
 
+def command_paths() -> Iterator[str]:
+    """Yields the names of each command, without `turnstream`."""
+    for call, _ in _commands(commands, click.Context(commands)):
+        yield " ".join(word for word in call.strip("`").split() if word.islower())
+
+
 _COMMANDS = """
 - `chat` and `conformance` are in [distributions](../contributing.md#distributions).
 - `chat` and `compare` are clients: `--server` or `TURNSTREAM_URL`, `--token` or `TURNSTREAM_TOKEN`.

@@ -19,7 +19,7 @@ from tests.support.model_apis import TABLES, schemas_by_name
 from tests.support.pages import PAGES, ROOT
 from turnstream.api.events import _EVENTS, EVENTS
 from turnstream.api.http.connection import KEEP_ALIVE
-from turnstream.api.schemas.requests import NewTurnInNewChat
+from turnstream.api.schemas.requests import ChatSettings, LimitsIn, NewTurnInNewChat
 from turnstream.config import Section, Settings, variables
 from turnstream.domain.errors import RefusalCode
 from turnstream.domain.jobs import JOB_TRANSITIONS
@@ -102,6 +102,22 @@ def test_what_each_sweep_removes_is_on_its_page() -> None:
     assert {*re.findall(r"\bSweep\(f?\"(.*?)\"", code)} == REMOVED.keys()
     rows = [cell for cell, _ in rows_after(LIMITS, "## What is removed by itself")]
     assert [words for words in REMOVED.values() if words and not any(words in row for row in rows)] == []
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+_WRITES_ENTRIES = re.compile(r"INTO audit \(|\.note\(|\bNOTE\b|note_sign_in\(|\bLOGIN_REFUSED =")
+
+
+def test_the_table_of_the_audit_trail_has_every_kind_of_entry() -> None:
+    files = [path for folder in ("app", "migrations/sql") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in {".py", ".sql"}]
+    named = re.findall(r"[\"']([a-z_]+\.[a-z_]+)[\"']", "".join(filter(_WRITES_ENTRIES.search, texts)))
+    others = {event for event, _ in reference.logged_events()}
+    rows = rows_after((ROOT / "docs/data.md").read_text(encoding="utf-8"), "## The audit trail")
+    told = {kind for kinds, _ in rows for kind in re.findall(r"`(\w+\.\w+)`", kinds)}
+    assert told - {*named} == set()
+    assert {kind for kind in named if not kind.startswith("turnstream.")} - others - told == set()
 
 
 # --- protocol --------------------------------------------------------------------------------------------------------
@@ -207,6 +223,13 @@ def _calls_in(cell: str) -> Iterator[str]:
 def test_the_table_of_the_body_of_a_turn_is_its_schema() -> None:
     told = {name for names, _ in rows_after(API, "## The body of a turn") for name in _CODE.findall(names)}
     assert told == NewTurnInNewChat.model_fields.keys() - {"role"}
+
+
+def test_the_page_has_every_limit_of_a_turn_and_every_setting_of_a_chat() -> None:
+    (limits,) = [meaning for names, meaning in rows_after(API, "## The body of a turn") if names == "`limits`"]
+    assert set(_CODE.findall(limits.partition("(")[0])) == LimitsIn.model_fields.keys()
+    (settings,) = re.findall(r"^`settings` of a chat has (.*?)\.", API, re.MULTILINE)
+    assert set(_CODE.findall(settings)) == ChatSettings.model_fields.keys()
 
 
 def test_the_table_of_refusals_has_every_code() -> None:

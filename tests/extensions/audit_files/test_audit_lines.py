@@ -33,6 +33,15 @@ WRITING = [
     for path in sorted(FILES)
     for columns in re.findall(r"INSERT INTO audit \(([^)]*)\)", path.read_text(encoding="utf-8"))
 ]
+# The fields that triggers take from the session, and the files that set one of these fields there.
+OF_THE_SESSION = FIELDS & {
+    name
+    for path in FILES
+    if path.suffix == ".sql"
+    for name in re.findall(r"current_setting\('turnstream\.(\w+)'", path.read_text(encoding="utf-8"))
+} - {"owner"}
+SET = r"set_config\('turnstream\.(\w+)'"
+SETTING = [path for path in FILES if FIELDS & set(re.findall(SET, path.read_text(encoding="utf-8")))]
 READING = {name: each.sql for name, each in statements().items() if "actor, detail FROM audit" in each.sql}
 
 
@@ -57,3 +66,9 @@ def test_each_statement_that_reads_entries_reads_each_field(name: str) -> None:
 @pytest.mark.parametrize("columns", WRITING)
 def test_each_insert_of_an_entry_has_each_field(columns: str) -> None:
     assert {column.strip() for column in columns.split(",")} == FIELDS - {"id", "created_at"}
+
+
+@pytest.mark.parametrize("path", SETTING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_place_that_sets_a_field_for_the_triggers_sets_all(path: Path) -> None:
+    found = [name for name in re.findall(SET, path.read_text(encoding="utf-8")) if name in FIELDS]
+    assert sorted(found) == sorted([*OF_THE_SESSION] * (len(found) // len(OF_THE_SESSION)))

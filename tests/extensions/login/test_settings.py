@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.issuer import issuing
 from tests.support.openid_issuer import CLIENT, OpenIdIssuer
-from tests.support.pages import BLOCKS
+from tests.support.pages import BLOCKS, ROOT
 from turnstream.config import Settings
 from turnstream.domain.errors import ConfigError
 from turnstream.extension import installed
@@ -28,6 +28,13 @@ def test_each_extension_for_logins_at_another_server_has_a_prefix() -> None:
     sections = [each.settings for each in installed().values() if each.settings is not None]
     logins = [section for section in sections if issubclass(section, LoginSection)]
     assert {section.owner_prefix for section in logins} == {"jwt", "proxy"} == owner_prefixes()
+
+
+@pytest.mark.parametrize("prefix", sorted(owner_prefixes()))
+def test_the_setting_and_the_page_name_each_prefix(prefix: str) -> None:
+    described = LoginSection.model_fields["login_prefixes"].description
+    for text in (described, (ROOT / "docs/identity.md").read_text(encoding="utf-8")):
+        assert f"`{prefix}:NAME`" in str(text)
 
 
 def test_settings_are_off_by_default() -> None:

@@ -4,6 +4,7 @@ event.
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,8 +61,16 @@ _MARKS = {
 DIALECTS = [pytest.param(name, marks=mark) if (mark := _MARKS.get(name.partition(" ")[0])) else name for name in CALLS]
 
 
+ENDPOINTS = {each.call: each for each in (*calls.ENDPOINTS, *calls.OPENAI)}
+# The media types of bodies that are sent whole. A call with another media type is a stream.
+WHOLE = {"text/plain", "application/json", "application/x-tar", "*/*"}
+# The lines that a client of a stream expects, by the media type of the stream. A heartbeat is such a line, too.
+LINES = {"text/event-stream": re.compile("((data|event|id|retry)?:.*)?")}
+
+
 async def test_each_call_that_streams_is_among_them() -> None:
-    streaming = {each.call for each in (*calls.ENDPOINTS, *calls.OPENAI) if each.is_stream or each.streams}
+    media_types = {call: each.gives for call, each in ENDPOINTS.items() if isinstance(each.gives, str)}
+    streaming = {call for call, each in ENDPOINTS.items() if each.streams or media_types.get(call, "*/*") not in WHOLE}
     assert streaming <= {*CALLS.values(), *ALIKE}
 
 
@@ -79,11 +88,13 @@ class Reading:
     text: str = ""
     whole: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def to_end(self) -> None:
         try:
             async for chunk in self.response.aiter_text():
                 self.text += chunk
+                self.more.set()
                 if "data:" in self.text:
                     self.begun.set()
             self.whole = True
@@ -185,6 +196,20 @@ async def test_a_token_that_is_revoked_ends_its_streams_with_a_last_word(server:
         has_its_last_word(dialect, revoked)
         assert not goes_on.done(), "the streams of another token of the same owner go on"
         assert "access_ended" not in kept.text
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_stream_that_waits_has_lines_of_its_media_type(database_url: str, dialect: str) -> None:
+    gives = ENDPOINTS[CALLS[dialect]].gives
+    async with (
+        serving(database_url, heartbeat=0.02) as server,
+        reading(server, dialect, await server.token("ada"), "ada") as (found, _),
+    ):
+        found.more.clear()
+        await found.more.wait()
+        media_type = found.response.headers["content-type"].partition(";")[0]
+        assert media_type == (gives if isinstance(gives, str) else "text/event-stream")
+        assert [line for line in found.text.split("\n") if not LINES[media_type].fullmatch(line)] == []
 
 
 async def long_enough_to_open(server: Server, dialect: str, token: str, owner: str) -> float:

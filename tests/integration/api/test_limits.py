@@ -26,7 +26,8 @@ from turnstream.extensions.anthropic_api.schemas import CountIn
 from turnstream.extensions.fork.calls import ForkIn
 from turnstream.extensions.openai_api.objects import ResponseId
 from turnstream.extensions.openai_api.schemas import EmbeddingsIn
-from turnstream.scripted import Pause, message_of, text, tool_use
+from turnstream.llm.models.catalog import Model, ProviderModels
+from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from turnstream.storage.database import Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -332,7 +333,9 @@ def posted(model: str) -> tuple[str, Mapping[str, Any]]:
     return "/api/turns", {**said("Hi"), "model": model}
 
 
-POSTS = (posted, completed, responded, messaged, conversed, ran)
+# The clients of these dialects send the whole history.
+WITH_HISTORY = (completed, responded, messaged)
+POSTS = (posted, *WITH_HISTORY, conversed, ran)
 # Bodies that continue the turn of another request, and bodies that create no turn.
 NO_MESSAGE = {NewTurn, TurnOptions, ForkIn, CountIn, EmbeddingsIn}
 
@@ -358,6 +361,19 @@ async def test_five_same_requests_with_one_key_have_one_effect(
     assert {*statuses} <= {200, 201}
     (chat,) = (await api.json("GET", "/api/chats"))["chats"]
     answers = (await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]
-    assert len(answers) == (4 if dialect in {completed, responded, messaged} else 2)
+    assert len(answers) == (4 if dialect in WITH_HISTORY else 2)
     await api.events(f"/api/chats/{chat['id']}/turns/{answers[-1]['id']}/stream")
     assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("dialect", WITH_HISTORY)
+async def test_an_answer_of_a_model_that_stores_nothing_leaves_no_chat(
+    server: Server, api: Client, dialect: Callable[[str], tuple[str, Mapping[str, Any]]]
+) -> None:
+    model = f"side of {dialect.__name__}"
+    provider = ScriptedProvider([message_of(text("Blue."))])
+    server.scripts.offers.append(ProviderModels(provider, [Model(model, stores=False)]))
+    path, body = dialect(model)
+    async with Client(server.url, None, await server.token(api.owner)) as client:
+        assert (await client.post(path, json=body)).status_code == 200
+    assert (await api.json("GET", "/api/chats"))["chats"] == []

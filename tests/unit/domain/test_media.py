@@ -5,6 +5,7 @@ each provider, in each dialect and on the page.
 import json
 import re
 from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,23 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dialects import DIALECTS
 from tests.support.renderers import RENDERERS
 from tests.support.turns import turn_of
 from turnstream.domain.blocks import Block
-from turnstream.domain.kinds import FILES, IMAGE
+from turnstream.domain.kinds import DOCUMENT, FILES, IMAGE
 from turnstream.domain.media import MEDIA, PLAIN, MediaType, media_shown_as, media_type_of
 from turnstream.extensions.ag_ui.messages import ClientIds, thread_messages
 from turnstream.extensions.ag_ui.schemas import AgUiUserMessageIn
 from turnstream.extensions.ag_ui.schemas import blocks_in as blocks_of_ag_ui
 from turnstream.extensions.ai_sdk.messages import ui_message
 from turnstream.extensions.ai_sdk.schemas import blocks_in as blocks_of_the_ai_sdk
+from turnstream.extensions.anthropic_api.inputs import input_of
+from turnstream.extensions.anthropic_api.schemas import MessageIn
 from turnstream.extensions.mcp import offer_calls
+from turnstream.extensions.openai_api.inputs import blocks_of as blocks_of_openai
 from turnstream.extensions.openai_api.items import _part
+from turnstream.extensions.openai_api.schemas import PartIn
 from turnstream.kit.offload import Portions
 from turnstream.llm.conversation.attachments import with_uploads
 from turnstream.llm.models.catalog import NEEDED_ABILITY
@@ -32,7 +38,8 @@ from turnstream.llm.provider import Message, ModelRequest
 from turnstream.tools.tool import File
 from turnstream_terminal.blocks import block_of_upload
 
-STATIC = Path(__file__).parents[3] / "app/turnstream/web/static"
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "app/turnstream/web/static"
 UPLOAD = UUID(int=1)
 # An example file of each type. A new type needs an example here.
 FILES_OF = {
@@ -102,14 +109,71 @@ async def test_ag_ui_shows_it_by_its_address(media: MediaType) -> None:
     assert part["source"] == {"type": "url", "value": f"/api/uploads/{UPLOAD}", "mimeType": media.name}
 
 
+Json = Mapping[str, Any]
+
+
+def data_of(media: MediaType) -> str:
+    return b64encode(FILES_OF[media.name]).decode()
+
+
+def url_of(media: MediaType) -> str:
+    return f"data:{media.name};base64,{data_of(media)}"
+
+
+# The part of a message in which a client of OpenAI's APIs sends the file of a block. A new type of block needs its part
+# in both APIs.
+PARTS_OF_RESPONSES: Mapping[str, Callable[[str], Json]] = {
+    IMAGE: lambda url: {"type": "input_image", "image_url": url},
+    DOCUMENT: lambda url: {"type": "input_file", "filename": "a file", "file_data": url},
+}
+PARTS_OF_COMPLETIONS: Mapping[str, Callable[[str], Json]] = {
+    IMAGE: lambda url: {"type": "image_url", "image_url": {"url": url}},
+    DOCUMENT: lambda url: {"type": "file", "file": {"filename": "a file", "file_data": url}},
+}
+
+
+async def taken_by_the_ai_sdk(media: MediaType) -> Sequence[Json]:
+    return blocks_of_the_ai_sdk([{"type": "file", "mediaType": media.name, "url": url_of(media)}])
+
+
+async def taken_by_ag_ui(media: MediaType) -> Sequence[Json]:
+    content = [{"type": media.block, "source": {"type": "data", "value": data_of(media), "mimeType": media.name}}]
+    return blocks_of_ag_ui(AgUiUserMessageIn.model_validate({"id": "m", "role": "user", "content": content}))
+
+
+async def taken_by_responses(media: MediaType) -> Sequence[Json]:
+    return blocks_of_openai([PartIn.model_validate(PARTS_OF_RESPONSES[media.block](url_of(media)))], "input.0.content")
+
+
+async def taken_by_completions(media: MediaType) -> Sequence[Json]:
+    part = PartIn.model_validate(PARTS_OF_COMPLETIONS[media.block](url_of(media)))
+    return blocks_of_openai([part], "messages.0.content")
+
+
+async def taken_by_anthropic(media: MediaType) -> Sequence[Json]:
+    source = {"type": "base64", "media_type": media.name, "data": data_of(media)}
+    message = MessageIn.model_validate({"role": "user", "content": [{"type": media.block, "source": source}]})
+    return (await input_of([message])).blocks
+
+
+TAKEN: Mapping[str, Callable[[MediaType], Awaitable[Sequence[Json]]]] = {
+    "ai_sdk": taken_by_the_ai_sdk,
+    "ag_ui": taken_by_ag_ui,
+    "openai_api": taken_by_responses,
+    "openai_api, chat completions": taken_by_completions,
+    "anthropic_api": taken_by_anthropic,
+}
+
+
+def test_each_dialect_takes_files() -> None:
+    assert {name.partition(",")[0] for name in TAKEN} == DIALECTS.keys()
+
+
+@pytest.mark.parametrize("dialect", TAKEN)
 @each_type
-def test_the_ai_sdk_and_ag_ui_send_it_as_its_block(media: MediaType) -> None:
-    data = b64encode(FILES_OF[media.name]).decode()
-    part = {"type": "file", "mediaType": media.name, "url": f"data:{media.name};base64,{data}"}
-    content = [{"type": media.block, "source": {"type": "data", "value": data, "mimeType": media.name}}]
-    message = AgUiUserMessageIn.model_validate({"id": "m", "role": "user", "content": content})
-    blocks = [*blocks_of_the_ai_sdk([part]), *blocks_of_ag_ui(message)]
-    assert [block["type"] for block in blocks] == [media.block] * 2
+async def test_each_dialect_takes_it_as_its_block(media: MediaType, dialect: str) -> None:
+    (block,) = await TAKEN[dialect](media)
+    assert (block["type"], block["source"]["data"]) == (media.block, data_of(media))
 
 
 @each_type
@@ -151,3 +215,24 @@ def test_the_page_lets_people_choose_every_type() -> None:
     accepted = [*re.findall(r"'(.*?)'", images[1]), *documents[1].split(",")]
     assert [name for name in MEDIA if name not in accepted and f"{name.partition('/')[0]}/*" not in accepted] == []
     assert PLAIN in MEDIA
+
+
+# The words for each type on the pages. A new type needs its word here.
+WORDS = {
+    "image/png": "PNG",
+    "image/jpeg": "JPEG",
+    "image/gif": "GIF",
+    "image/webp": "WebP",
+    "application/pdf": "PDF",
+    "text/plain": "UTF-8 text",
+}
+# The beginnings of the lines that list the types, by page. In a result of a tool, the text of a file replaces the file.
+ROWS = {"models.md": "A user turn may contain", "tools.md": "| returns a `File`"}
+
+
+@pytest.mark.parametrize("page", ROWS)
+@each_type
+def test_the_pages_name_it(media: MediaType, page: str) -> None:
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith(ROWS[page])]
+    assert WORDS[media.name] in line or (media.is_text and page == "tools.md")
