@@ -144,6 +144,9 @@ async def test_an_upload_may_be_removed_only_if_no_turn_says_it(api: Client) -> 
     url = f"/api/uploads/{upload['id']}"
     chat = await api.chat()
     await api.say(chat, blocks=[image({"type": "upload", "id": upload["id"]})])
+    for condition in ("", "true", "Unused", "unused "):
+        refusal = await api.json("DELETE", url, 422, params={"if": condition})
+        assert refusal["errors"][0]["field"] == "if"
     await api.json("DELETE", url, 409, params={"if": "unused"})
     await api.json("DELETE", chat)
     await api.json("DELETE", url, params={"if": "unused"})

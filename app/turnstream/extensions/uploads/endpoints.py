@@ -7,7 +7,7 @@ from turnstream.api.http.errors import UnsupportedMedia
 from turnstream.api.http.reading import id_of, read_bytes
 from turnstream.api.services import identity_of, path_for, services_and_owner, services_of
 from turnstream.api.views import json_response
-from turnstream.domain.errors import Conflict, NotFound
+from turnstream.domain.errors import Conflict, NotFound, RequestRefused
 from turnstream.domain.media import MEDIA, media_type_of
 from turnstream.extensions.uploads.schemas import UploadDeleted, UploadOut
 from turnstream.libraries.uploading import require_uploads, take_upload
@@ -30,7 +30,11 @@ async def put_upload(request: Request) -> Response:
 async def delete_upload(request: Request) -> Response:
     services, owner = services_and_owner(request)
     upload = id_of(request, "upload")
-    only_unused = request.query_params.get("if") == "unused"
+    condition = request.query_params.get("if")
+    if condition not in {None, "unused"}:
+        detail = "`if` must be `unused`, or be left out to delete an upload to which turns refer, too."
+        raise RequestRefused(detail, field="if")
+    only_unused = condition is not None
     if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):
         return json_response(UploadDeleted(deleted=upload))
     if only_unused and await services.storage.uploads.describe(owner, [upload]):
