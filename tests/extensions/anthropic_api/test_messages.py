@@ -5,7 +5,7 @@ import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import pytest
@@ -317,6 +317,33 @@ async def test_members_without_a_place_are_refused_and_labels_are_listed(
         with pytest.raises(anthropic.BadRequestError, match=f"`{member}`") as caught:
             await client.messages.create(**given, extra_body={member: value})
         assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize("content", [5, True, {"type": "text", "text": "cold"}])
+async def test_a_result_that_is_neither_a_text_nor_a_list_is_refused(client: AsyncAnthropic, content: Any) -> None:
+    call: Any = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    messages = [user("Look."), assistant([call]), user([{**result("c1", ""), "content": content}])]
+    with pytest.raises(anthropic.BadRequestError, match=r"`messages\.2\.content\.0\.content` must be a string or"):
+        await client.messages.create(model="plain", max_tokens=9, messages=messages)
+
+
+@pytest.mark.parametrize("content", [None, 5, [{"type": "text"}], [{"type": "image", "source": {}}]])
+async def test_a_document_of_parts_that_are_no_texts_is_refused(client: AsyncAnthropic, content: Any) -> None:
+    document = {"type": "document", "source": {"type": "content", "content": content}}
+    with pytest.raises(anthropic.BadRequestError, match=r"`messages\.0\.content\.0\.source\.content` must hold only"):
+        await client.messages.create(model="plain", max_tokens=9, messages=[user([document])])
+
+
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+async def test_an_empty_message_is_refused_by_its_place(client: AsyncAnthropic, content: Any) -> None:
+    for earlier in ([], [user("Hi"), assistant("He")]):
+        place = rf"`messages\.{len(earlier)}\.content` must not be empty"
+        with pytest.raises(anthropic.BadRequestError, match=place):
+            await client.messages.create(model="plain", max_tokens=9, messages=[*earlier, user(content)])
+    with pytest.raises(anthropic.BadRequestError, match=r"must end with a message of the user\.'"):
+        await client.messages.create(model="plain", max_tokens=9, messages=[])
+    with pytest.raises(anthropic.BadRequestError, match="`system` must be a string or"):
+        await client.messages.create(model="plain", max_tokens=9, messages=[user("Hi")], system=cast("Any", 5))
 
 
 async def test_refusals_have_the_classes_of_the_sdk(server: Server, client: AsyncAnthropic) -> None:

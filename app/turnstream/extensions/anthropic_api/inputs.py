@@ -81,9 +81,13 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
             (found.history if place < first else found.last_answer).extend(_items(message, name))
     if not continues:
         _pair(found)
-    if not found.results and not found.blocks and (continues or not found.last_answer):
-        detail = "`messages` must end with a message of the user: an answer of a thread is not continued."
-        raise RequestRefused(detail, field="messages")
+    if not found.results and not found.blocks:
+        if messages and messages[-1].role != "assistant":
+            place = f"messages.{len(messages) - 1}.content"
+            raise RequestRefused(f"`{place}` must not be empty.", field=place)
+        if continues or not found.last_answer:
+            reason = ": an answer of a thread is not continued" if continues else ""
+            raise RequestRefused(f"`messages` must end with a message of the user{reason}.", field="messages")
     return found
 
 
@@ -129,6 +133,8 @@ def _items(message: MessageIn, place: str, found: NewMessages | None = None) -> 
             if part.tool_use_id is None:
                 detail = f"`{where}.tool_use_id` must be the id of a call."
                 raise RequestRefused(detail, field=f"{where}.tool_use_id")
+            if not isinstance(part.content, str | list | None):
+                raise RequestRefused(f"`{where}.content` must be a string or a list.", field=f"{where}.content")
             yield PastResult(part.tool_use_id, _text_of_result(part), part.is_error or False)
             if found is not None:
                 found.results.append(_result(part, part.tool_use_id, where))
@@ -197,10 +203,12 @@ def _source(source: SourceIn, place: str) -> Json:
         case "text":
             return {"type": "base64", "data": b64encode((source.data or "").encode()).decode()}
         case "content":
-            texts = source.content if isinstance(source.content, list) else [source.content]
-            parts = [part.get("text") if isinstance(part, dict) else part for part in texts]
-            text = "\n".join(part for part in parts if isinstance(part, str))
-            return {"type": "base64", "data": b64encode(text.encode()).decode()}
+            parts = source.content if isinstance(source.content, list) else [source.content]
+            texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+            if not all(isinstance(text, str) for text in texts):
+                detail = f"`{place}.content` must hold only texts; send an image as a block of the message."
+                raise RequestRefused(detail, field=f"{place}.content")
+            return {"type": "base64", "data": b64encode("\n".join(texts).encode()).decode()}
         case "url":
             if (found := source_of_url(source.url or "")) is not None:
                 return found
