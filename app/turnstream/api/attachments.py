@@ -181,10 +181,8 @@ async def _upload(
             raise Forbidden(detail, field=f"{field}.id")
         upload = (await uploads.describe(owner, [source.id])).get(source.id)
         if upload is None:
-            raise RequestRefused(
-                f"`{field}.id` must be the id of one of your uploads; there is no upload {source.id}.",
-                field=f"{field}.id",
-            )
+            detail = f"`{field}.id` must be the id of one of your uploads; there is no upload {source.id}."
+            raise RequestRefused(detail, field=f"{field}.id")
         if upload.media_type in allowed:
             return upload
         raise RequestRefused(f"`{field}` must be one of {kinds}, not {upload.media_type}.", field=field)
@@ -192,10 +190,8 @@ async def _upload(
     found = media_type_of(content)
     media_type = found.name if found else None
     if source.media_type not in {None, media_type}:
-        raise RequestRefused(
-            f"`{field}.media_type` must match the bytes, which are not {source.media_type}; the field may be left out.",
-            field=f"{field}.media_type",
-        )
+        detail = f"`{field}.media_type` must match the bytes, which are not {source.media_type}, or be left out."
+        raise RequestRefused(detail, field=f"{field}.media_type")
     if media_type is not None and media_type in allowed:
         return await store_upload(services, owner, media_type, content)
     raise RequestRefused(f"`{field}` must hold the bytes of one of {kinds}.", field=field)
@@ -225,7 +221,6 @@ def _decoded(source: Base64In, most: int, field: str) -> bytes:
     except (NotBase64, ValueError):
         raise RequestRefused(f"`{field}.data` must be base64.", field=f"{field}.data") from None
     if len(content) > most:
-        raise RequestRefused(
-            f"`{field}.data` must hold at most {most:,} bytes; send a smaller file.", field=f"{field}.data"
-        )
+        detail = f"`{field}.data` must hold at most {most:,} bytes; send a smaller file."
+        raise RequestRefused(detail, field=f"{field}.data")
     return content

@@ -16,14 +16,14 @@ _PREDICATES: Mapping[str, str] = {
     "finite_number": "must be a finite number",
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
-    "greater_than": "must be greater than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be greater than {gt:,.15g}",
+    "greater_than_equal": "must be at least {ge:,.15g}",
     "int_from_float": _WHOLE,
     "int_parsing": _WHOLE,
     "int_parsing_size": _WHOLE,
     "int_type": _WHOLE,
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be less than {lt:,.15g}",
+    "less_than_equal": "must be at most {le:,.15g}",
     "list_type": "must be a list",
     "literal_error": "must be {expected}",
     "missing": "is required",
@@ -53,8 +53,9 @@ def requirement(type: str, context: Mapping[str, Any] | None = None) -> str:
     if context.get("field_type") == "Value":  # if a text has a validator, pydantic calls its characters items
         type = f"string_{type}"
     predicate = _PREDICATES.get(type, "is not valid").format_map(context)
-    predicate = predicate.replace("at least 1 items", "at least one item")
-    return predicate.replace("have at least 1 characters", "not be empty")
+    return predicate.replace("at least 1 items", "at least one item").replace(
+        "have at least 1 characters", "not be empty"
+    )
 
 
 def sentence(text: str, field: str | None = None) -> str:

@@ -45,6 +45,8 @@ def _refusal(type: Any, problem: ErrorDetails, within: Sequence[str]) -> dict[st
         complaint = f"must be one of {', '.join(repr(tag) for each in models for tag in _tags_of(each))}"
     else:
         complaint = requirement(kind, problem.get("ctx"))
+        if location[-1:] == (OTHER_TAG,):
+            complaint = complaint.replace("must be", "must be a string or", 1)
     field = storable(".".join(path))
     message = f"`{field}` {complaint}." if field else f"The body {complaint}."
     return {"field": field or "(body)", "message": storable(message)}
@@ -73,6 +75,8 @@ def _resolved(type: Any, location: Sequence[str | int]) -> tuple[list[str], list
 def _types_below(type: Any, step: str | int) -> Iterator[Any]:
     if isinstance(step, int) and get_origin(type) is list:
         yield from _members(get_args(type)[0])
+    elif get_origin(type) is dict:
+        yield from _members(get_args(type)[1])
     elif _is_model(type):
         for name, field in type.model_fields.items():
             if step == (field.alias or name):
