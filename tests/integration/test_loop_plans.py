@@ -5,6 +5,7 @@ back.
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ from tests.support.harness import OWNER, POLICY, Harness, results_of, with_model
 from tests.support.sweeping import swept
 from turnstream.domain.charges import charge_of_request
 from turnstream.domain.errors import PermanentError, TransientError
-from turnstream.domain.plans import Plan, Plans
+from turnstream.domain.plans import PERIODS, Plan, Plans, seconds_to_next
 from turnstream.domain.rounds import Prices
 from turnstream.domain.turns import Limits
 from turnstream.engine.worker import WorkerPolicy
@@ -24,6 +25,7 @@ from turnstream.scripted import Pause, ScriptedProvider, message_of, text, tool_
 from turnstream.storage.chats.chats import Chats
 from turnstream.storage.database import Statement
 from turnstream.storage.owners.accounts import Accounts, CallPlace
+from turnstream.storage.owners.charges import beginning
 from turnstream.tools.policy import Summarise
 from turnstream.tools.tool import tool
 
@@ -247,3 +249,15 @@ async def test_a_turn_that_has_ended_is_reported_though_its_run_is_stopped_then(
             await replica.idle(asked)
     assert [line["status"] for line in lines if line["event"] == "turn.ended"] == ["complete"]
     assert await harness.database.rows(GET_HELD) == []
+
+
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("at", ["2026-02-28T23:59:30Z", "2026-12-31T00:00:00Z", "2028-02-29T12:34:56Z"])
+async def test_a_period_ends_in_postgres_when_a_refusal_says_so(harness: Harness, period: str, at: str) -> None:
+    start = datetime.fromisoformat(at)
+    last = start + timedelta(seconds=seconds_to_next(period, start) - 1)
+    moments = {"at": start, "before": last - timedelta(microseconds=1), "last": last}
+    begins = ", ".join(f"{beginning(period, f'CAST(:{name} AS timestamptz)')} AS begin_{name}" for name in moments)
+    row = await harness.database.row(Statement(f"SELECT {begins}"), **moments)
+    assert row is not None
+    assert row["begin_at"] == row["begin_before"] < row["begin_last"] == last
