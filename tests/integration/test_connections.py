@@ -357,6 +357,19 @@ async def test_an_outlet_ends_with_its_client_also_after_data_that_paused_the_co
     await push.ended.wait()
 
 
+async def test_a_disconnect_reaches_the_request_that_is_being_answered_not_a_pipelined_one(site: Site) -> None:
+    async with site.wires() as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" + PUSH + b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"transfer-encoding: chunked\r\n\r\n")
+        push, (pushing,) = await _pushed(site), site.server.server_state.connections
+        assert isinstance(pushing, Connection)
+        answered = pushing._running
+        assert answered is not pushing.cycle
+    await push.ended.wait()
+    assert answered.disconnected
+    assert not answered.response_complete
+
+
 async def test_an_outlet_ends_at_once_for_a_client_that_left_before_the_response(site: Site) -> None:
     site.may_read.clear()
     async with site.wires() as (_, writer):

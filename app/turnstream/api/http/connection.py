@@ -101,8 +101,8 @@ class Connection(HttpToolsProtocol):
     # With these in its `__dict__`, an instance would have more than 30 members there, and its dict would share no keys
     # with other instances: 1.3 KiB more for a connection.
     __slots__ = (
-        *("_head", "_head_too_long", "_idle_since", "_is_stalled", "_most", "_read_timer", "_reads_since", "_stall"),
-        *("_stall_timer", "_timeout", "shuts_down", "user"),
+        *("_head", "_head_too_long", "_idle_since", "_is_stalled", "_most", "_read_timer", "_reads_since", "_running"),
+        *("_stall", "_stall_timer", "_timeout", "shuts_down", "user"),
     )
 
     def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:
@@ -115,10 +115,10 @@ class Connection(HttpToolsProtocol):
         self._timeout = HEAD_TIMEOUT
         self._read_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._is_stalled = False
+        self._is_stalled = self.shuts_down = False
+        self._running = self.cycle  # the request that is being answered; `cycle` may be a later, pipelined request
         self._idle_since = 0.0
         self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # the callbacks of `Outlet.used`
-        self.shuts_down = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -130,6 +130,7 @@ class Connection(HttpToolsProtocol):
                 min(idle, key=lambda each: each._idle_since).transport.close()  # noqa: SLF001, of this class
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.cycle = self._running
         super().connection_lost(exc)
         self._count_stalled(False)
         for timer in (self._read_timer, self._stall_timer):
@@ -176,6 +177,8 @@ class Connection(HttpToolsProtocol):
         self._expect(BODY_TIMEOUT)
         self.scope["extensions"] = {OUTLET: {"outlet": Outlet(self)}}
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
         self._watch_stall()
 
     def on_body(self, body: bytes) -> None:
@@ -189,6 +192,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._idle_since = self.loop.time()
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
         super().on_response_complete()
         self._watch_stall()
 
@@ -250,8 +255,7 @@ class Connection(HttpToolsProtocol):
         self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread) if unread else None
 
     def _check_stall(self, before: int) -> None:
-        unread = self.transport.get_write_buffer_size()
-        if unread < before:
+        if (unread := self.transport.get_write_buffer_size()) < before:
             self._watch_stall()
         else:
             log.info("connection.stalled", unread=unread)

@@ -196,8 +196,7 @@ class FrameResponse(EventSourceResponse):
 
     async def _send_alone(self, outlet: Outlet, send: Send, stop: Callable[[], None]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        heartbeats = Heartbeats(outlet, self._heartbeat, self._is_between_frames)
-        with heartbeats, outlet.used(_do_nothing, stop):
+        with Heartbeats(outlet, self._heartbeat, self._is_between_frames), outlet.used(_do_nothing, stop):
             async with aclosing(self._events()) as events:
                 async for first in events:
                     await send({"type": "http.response.body", "body": first, "more_body": True})
