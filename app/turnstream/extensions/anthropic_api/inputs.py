@@ -22,6 +22,7 @@ from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, 
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.libraries.dialects.results import result_with_files
 from turnstream.libraries.dialects.schemas import source_of_url
 
 SERVER = "turnstream"  # the name by which a request selects the toolset of this server
@@ -263,7 +264,7 @@ def _result(part: BlockIn, call: str, place: str) -> ResultIn:
                 raise RequestRefused(f"`{where}.type` must be the type of a block.", field=f"{where}.type")
             known = each["type"] in {"text", "image", "document"}
             given.append(_block(_parsed(each, where) if known else _text_block(to_json(each).decode()), where))
-        return ResultIn.model_validate({"type": "result", "tool_use_id": call, "blocks": given, "is_error": error})
+        return result_with_files(call, given, place, is_error=error)
     return ResultIn(type="result", tool_use_id=call, output=_text_of_result(part), is_error=error)
 
 
