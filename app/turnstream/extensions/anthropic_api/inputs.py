@@ -84,8 +84,8 @@ async def input_of(messages: Sequence[MessageIn], *, continues: bool = False) ->
         _pair(found)
     if not found.results and not found.blocks:
         if messages and messages[-1].role != "assistant":
-            place = f"messages.{len(messages) - 1}.content"
-            raise RequestRefused(f"`{place}` must not be empty.", field=place)
+            empty = f"messages.{len(messages) - 1}.content"
+            raise RequestRefused(f"`{empty}` must not be empty.", field=empty)
         if continues or not found.last_answer:
             reason = ": an answer of a thread is not continued" if continues else ""
             raise RequestRefused(f"`messages` must end with a message of the user{reason}.", field="messages")
@@ -205,8 +205,9 @@ def _source(source: SourceIn, place: str) -> Json:
             return {"type": "base64", "data": b64encode((source.data or "").encode()).decode()}
         case "content":
             parts = source.content if isinstance(source.content, list) else [source.content]
-            texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-            if not all(isinstance(text, str) for text in texts):
+            given = [part.get("text") if isinstance(part, dict) else part for part in parts]
+            texts = [text for text in given if isinstance(text, str)]
+            if len(texts) < len(parts):
                 detail = f"`{place}.content` must hold only texts; send an image as a block of the message."
                 raise RequestRefused(detail, field=f"{place}.content")
             return {"type": "base64", "data": b64encode("\n".join(texts).encode()).decode()}
