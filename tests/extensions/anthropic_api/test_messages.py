@@ -327,6 +327,26 @@ async def test_a_result_that_is_neither_a_text_nor_a_list_is_refused(client: Asy
         await client.messages.create(model="plain", max_tokens=9, messages=messages)
 
 
+async def test_a_result_with_files_is_taken_without_empty_texts_or_refused_by_its_place(
+    server: Server, client: AsyncAnthropic
+) -> None:
+    model, provider = server.scripts.provider(message_of(tool_use("look", {}, "c1")), message_of(text("Seen.")))
+    picture = {"type": "image", "source": {"type": "base64", "data": b64encode(PIXEL).decode()}}
+    given: Any = {"model": model, "max_tokens": 9, "tools": [LOOK]}
+    asked = await client.messages.create(**given, messages=[user("Look.")])
+    history = [user("Look."), assistant([block.to_dict() for block in asked.content])]
+    for wrong, place in {
+        "must hold at most 20 items": [picture] * 21,
+        r"\.1\.title` must have at most 300": [picture, {**picture, "type": "document", "title": "t" * 301}],
+    }.items():
+        with pytest.raises(anthropic.BadRequestError, match=rf"`messages\.2\.content\.0\.content.*{wrong}"):
+            await client.messages.create(**given, messages=[*history, user([result("c1", place)])])
+    contents = [{"type": "text", "text": ""}, picture, {"type": "text", "text": "Sea."}]
+    answer = await client.messages.create(**given, messages=[*history, user([result("c1", contents)])])
+    assert answer.stop_reason == "end_turn"
+    assert "image" in str(provider.requests[1].messages[2])
+
+
 @pytest.mark.parametrize("content", [None, 5, [{"type": "text"}], [{"type": "image", "source": {}}]])
 async def test_a_document_of_parts_that_are_no_texts_is_refused(client: AsyncAnthropic, content: Any) -> None:
     document = {"type": "document", "source": {"type": "content", "content": content}}

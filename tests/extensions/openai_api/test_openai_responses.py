@@ -152,6 +152,25 @@ async def test_functions_are_run_by_the_client_and_their_outputs_come_back(serve
     assert [item.to_dict()["output"] for item in items] == ["blue", "blue"]
 
 
+async def test_files_in_the_output_of_a_function_are_files_for_the_model(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(message_of(tool_use("look", {}, "c1")), message_of(text("Sea.")))
+    asked = await client.responses.create(model=model, input="Look.", tools=[LOOK])
+    picture = f"data:image/png;base64,{b64encode(PIXEL).decode()}"
+    parts = [{"type": "input_text", "text": "The view:"}, {"type": "input_image", "image_url": picture}]
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": parts}
+    many: Any = {**output, "output": parts * 11}
+    with pytest.raises(openai.BadRequestError, match="must hold at most 20 items"):
+        await client.responses.create(model=model, input=[many], previous_response_id=asked.id)
+    answered = await client.responses.create(model=model, input=[output], previous_response_id=asked.id)
+    assert answered.output_text == "Sea."
+    sent = str(provider.requests[1].messages[2])
+    assert [words in sent for words in ("The view:", "image/png", picture)] == [True, True, False]
+    again = await client.responses.create(model=model, input=[output], previous_response_id=asked.id)
+    whole: Any = [{"role": "user", "content": "Look."}, *(item.to_dict() for item in asked.output), output]
+    for repeated in (again, await client.responses.create(model=model, input=whole, tools=[LOOK])):
+        assert repeated.id == answered.id
+
+
 async def test_a_cancelled_response_accepts_no_outputs_and_a_message_continues_behind_it(
     server: Server, client: AsyncOpenAI
 ) -> None:

@@ -22,6 +22,7 @@ from turnstream.extensions.anthropic_api.schemas import BlockIn, CountIn, Json, 
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.chats import PROGRAM_EXPIRY, checked_turn
 from turnstream.libraries.dialects.histories import PastBlock, PastCall, PastItem, PastMessage, PastResult, PastText
+from turnstream.libraries.dialects.results import result_with_files
 from turnstream.libraries.dialects.schemas import source_of_url
 
 SERVER = "turnstream"  # the name by which a request selects the toolset of this server
@@ -204,8 +205,9 @@ def _source(source: SourceIn, place: str) -> Json:
             return {"type": "base64", "data": b64encode((source.data or "").encode()).decode()}
         case "content":
             parts = source.content if isinstance(source.content, list) else [source.content]
-            texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-            if not all(isinstance(text, str) for text in texts):
+            given = [part.get("text") if isinstance(part, dict) else part for part in parts]
+            texts = [text for text in given if isinstance(text, str)]
+            if len(texts) < len(parts):
                 detail = f"`{place}.content` must hold only texts; send an image as a block of the message."
                 raise RequestRefused(detail, field=f"{place}.content")
             return {"type": "base64", "data": b64encode("\n".join(map(str, texts)).encode()).decode()}
@@ -263,7 +265,7 @@ def _result(part: BlockIn, call: str, place: str) -> ResultIn:
                 raise RequestRefused(f"`{where}.type` must be the type of a block.", field=f"{where}.type")
             known = each["type"] in {"text", "image", "document"}
             given.append(_block(_parsed(each, where) if known else _text_block(to_json(each).decode()), where))
-        return ResultIn.model_validate({"type": "result", "tool_use_id": call, "blocks": given, "is_error": error})
+        return result_with_files(call, given, place, is_error=error)
     return ResultIn(type="result", tool_use_id=call, output=_text_of_result(part), is_error=error)
 
 

@@ -12,6 +12,7 @@ from turnstream.api.codec import to_json
 from turnstream.api.http.errors import Invalid
 from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.schemas.tools import ResultIn
 from turnstream.api.services import Services
 from turnstream.domain.errors import RequestRefused
 from turnstream.extensions.openai_api.members import IGNORED, effort_of, params_of, unheeded
@@ -35,9 +36,11 @@ from turnstream.extensions.openai_api.schemas import (
 from turnstream.extensions.openai_api.tools import allowed, offered, tools_of
 from turnstream.kit.offload import Portions
 from turnstream.libraries.dialects.chats import checked_turn
+from turnstream.libraries.dialects.results import result_with_files
 from turnstream.libraries.dialects.schemas import source_of_url
 
 _TEXTS = frozenset({"input_text", "output_text", "text"})
+_FILES = frozenset({"input_image", "input_file"})
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -326,8 +329,21 @@ def unknown_previous(id: str) -> RequestRefused:
     return RequestRefused(detail, field="previous_response_id")
 
 
+def result_of(item: FunctionOutputItem, place: str) -> ResultIn:
+    """Converts the output of a function: texts and files are kept, other content becomes JSON."""
+    parts = item.output if isinstance(item.output, list) else []
+    if any(part.type in _FILES for part in parts):
+        try:
+            return result_with_files(item.call_id, blocks_of(parts, place), place)
+        except Invalid:
+            raise
+        except RequestRefused:  # such as a URL of another server: the model receives the URL
+            pass
+    return ResultIn(type="result", tool_use_id=item.call_id, output=result_text(item))
+
+
 def result_text(item: FunctionOutputItem) -> str:
-    """Returns the output of a function as text for the model."""
+    """Returns the output of a function as one text, which is compared with stored histories."""
     if isinstance(item.output, str):
         return item.output
     texts = [part.text or "" for part in item.output if part.type in _TEXTS]

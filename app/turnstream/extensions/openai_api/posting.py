@@ -7,6 +7,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from turnstream.api.actions import decisions_of
 from turnstream.api.exchange import post_message
 from turnstream.api.schemas.requests import NewTurn
 from turnstream.api.services import Services, identity_of
@@ -18,7 +19,7 @@ from turnstream.extensions.openai_api.inputs import (
     Input,
     Options,
     new_turn,
-    result_text,
+    result_of,
     unknown_previous,
 )
 from turnstream.extensions.openai_api.objects import ResponseId, approval_id
@@ -188,9 +189,11 @@ class Posting:
             detail = f"No tool call found for the output of {name}: name the response that has the call, or send its"
             raise RequestRefused(f"{detail} items.", field="input")
         turn = await self._turn_of(origin)
-        if has_calls and not _may_wait(turn, self._input.answers):
+        if has_calls and not _are_asked(turn, self._input.answers):
             return None
-        decisions = [_decision(turn, item) for item in self._input.answers]
+        decisions = await self._decisions(turn)
+        if has_calls and not _may_wait(turn, decisions):
+            return None
         check_may_answer(identity, decisions)
         asks = _asks_of(turn, decisions)
         part = part_behind(turn, asks)
@@ -204,6 +207,18 @@ class Posting:
         new = new_turn(services, self._options, self._input, follows=True) if self._input.blocks else None
         return await store_results(services, identity, turn, decisions, self._key, new), part
 
+    async def _decisions(self, turn: Turn) -> Sequence[Decision]:
+        """Returns the decision of each answer, and stores the files of outputs. Raises RequestRefused."""
+        outputs = [item for item in self._input.answers if isinstance(item, FunctionOutputItem)]
+        if outputs:
+            self._identity.require("chat")
+        results = [result_of(item, PLACE) for item in outputs]
+        decided = iter(await decisions_of(results, turn, self._owner, self._services, PLACE))
+        return [
+            next(decided) if isinstance(item, FunctionOutputItem) else _decision(turn, item)
+            for item in self._input.answers
+        ]
+
     def _has_calls(self) -> bool:
         """Returns whether the input contains the call of each answer."""
         items = [*self._input.history, *self._input.last_answer]
@@ -214,24 +229,20 @@ class Posting:
 _FOREIGN = Place()
 
 
-def _may_wait(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) -> bool:
-    """Returns whether the turn has asked its client for each of these outputs, and has received the same output or
-    none.
-    """
-    for item in answers:
-        if isinstance(item, ApprovalItem):
-            return False
-        ask = last_ask(turn, item.call_id)
-        if ask is None or ask.kind != "client":
-            return False
-        if ask.answer is not None and (ask.answer.kind, ask.answer.text) != ("result", result_text(item)):
-            return False
-    return True
+def _are_asked(turn: Turn, answers: Sequence[FunctionOutputItem | ApprovalItem]) -> bool:
+    """Returns whether the turn has asked its client for each of these outputs."""
+    asks = [last_ask(turn, item.call_id) for item in answers if isinstance(item, FunctionOutputItem)]
+    return len(asks) == len(answers) and all(ask is not None and ask.kind == "client" for ask in asks)
 
 
-def _decision(turn: Turn, item: FunctionOutputItem | ApprovalItem) -> Decision:
-    if isinstance(item, FunctionOutputItem):
-        return Decision(item.call_id, None, AskAnswer("result", result_text(item)), "input")
+def _may_wait(turn: Turn, decisions: Sequence[Decision]) -> bool:
+    """Returns whether the turn has received the same answers, or none, to its asks."""
+    asks = [(last_ask(turn, decision.tool_use_id), decision.answer) for decision in decisions]
+    given = [(ask.answer, answer) for ask, answer in asks if ask is not None and ask.answer is not None]
+    return all((stored.kind, stored.text) == (answer.kind, answer.text) for stored, answer in given)
+
+
+def _decision(turn: Turn, item: ApprovalItem) -> Decision:
     call = next((block for block in turn.blocks if approval_id(turn, block) == item.approval_request_id), None)
     ask = None if call is None else last_ask(turn, call.tool_use_id or "")
     if ask is None:

@@ -1,18 +1,26 @@
 """Stores results that clients send for the calls of a turn. A call is waiting, or has a stored result already."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydantic import ValidationError
 
 from turnstream.api.actions import store_answers
 from turnstream.api.attachments import steer_blocks
 from turnstream.api.caller import check_turn, with_fixed
 from turnstream.api.exchange import admit
+from turnstream.api.http.errors import Invalid
+from turnstream.api.http.validation import refusals
 from turnstream.api.schemas.requests import NewTurn
+from turnstream.api.schemas.tools import ResultIn
 from turnstream.api.services import Services, count_writes
 from turnstream.domain.asks import Ask
 from turnstream.domain.identity import Identity
 from turnstream.domain.turns import Turn
 from turnstream.storage.chats.actions import Decision
 from turnstream.storage.chats.exchanges import IdempotencyKey
+
+Json = dict[str, Any]
 
 
 def last_ask(turn: Turn, call: str) -> Ask | None:
@@ -43,6 +51,19 @@ def check_may_answer(identity: Identity, decisions: Sequence[Decision]) -> None:
     """A result of a call needs the scope `chat`, any other answer `approve`. Raises Forbidden."""
     for decision in decisions:
         identity.require("chat" if decision.answer.kind == "result" else "approve")
+
+
+def result_with_files(call: str, blocks: Sequence[Json], place: str, *, is_error: bool = False) -> ResultIn:
+    """Returns the result of a call from blocks in the form of NewTurn, without empty texts. `place` is the field of the
+    result. Raises Invalid.
+    """
+    given = [block for block in blocks if block["type"] != "text" or block["text"]]
+    try:
+        return ResultIn.model_validate({"type": "result", "tool_use_id": call, "blocks": given, "is_error": is_error})
+    except ValidationError as error:
+        found = refusals(ResultIn, error, place.split("."))
+        ours, theirs = f"{place}.blocks", f"{place}.content"
+        raise Invalid([{name: text.replace(ours, theirs) for name, text in each.items()} for each in found]) from None
 
 
 async def store_results(
