@@ -133,3 +133,9 @@ def test_a_schema_that_is_not_of_an_object_is_wrapped_with_a_tool_and_without(
     assert (held.output.wrapped, held.output.native) == (True, native)
     (spec,) = free.tools
     assert json.loads(spec.input_schema)["properties"] == {"value": schema}
+
+
+@pytest.mark.parametrize("name", [[], {}, ["output"], 5, None])
+def test_a_tool_of_the_provider_may_have_any_json_as_its_name(name: Any) -> None:
+    search = json.dumps({"type": "web_search_20250305", "name": name})
+    assert "output" in names(asked("free", provider_tools=(search,)))

@@ -167,6 +167,10 @@ def test_the_choice_of_tools_is_passed_on_only_where_there_are_tools() -> None:
 def test_tools_of_the_provider_follow_ours() -> None:
     search = '{"type":"web_search_20260318","name":"web_search"}'
     assert body(tools=(TOOL,), system="Be kind.", provider_tools=(search,))["tools"][1] == json.loads(search)
+    names: list[Any] = [[], {}, ["search"], 5, None]
+    for name in names:
+        odd = json.dumps({"type": "web_search_20250305", "name": name})
+        assert body(tools=(TOOL,), system="Be kind.", provider_tools=(odd,))["tools"][1] == json.loads(odd)
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,14 @@ def _structured(models: Models, request: TurnRequest, output: OutputSpec) -> Tur
     """
     output = replace(output, native=_is_native(models, request, output))
     tools = output_tools(output)
-    taken = {spec.name for spec in request.tools}
-    taken |= {msgspec.json.decode(tool).get("name") for tool in request.provider_tools}
+    taken = [spec.name for spec in request.tools]
+    taken += [msgspec.json.decode(tool).get("name") for tool in request.provider_tools]  # any JSON
     for spec in tools:
         if spec.name in taken:
             field = "output.name" if spec.role == "output" else "output.submit_name"
             detail = f"`{field}` must be another name: this turn has another tool {spec.name}."
             raise RequestRefused(detail, field=field)
-        taken.add(spec.name)
+        taken.append(spec.name)
     recovery = "retry" if output.native else request.limits.recovery
     most = output.max_attempts * output.max_iterations
     limits = replace(request.limits, max_rounds=most, recovery=recovery)

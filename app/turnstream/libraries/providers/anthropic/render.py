@@ -234,7 +234,7 @@ def _tools(request: ModelRequest) -> list[bytes]:
     prompt. If the provider defines a client tool itself (bash, text editor), that definition is sent instead.
     """
     added, provider_tools = split_definitions(request)
-    defined = {decode(members_of(tool).get("name", NULL)) for tool in provider_tools}
+    defined = [decode(members_of(tool).get("name", NULL)) for tool in provider_tools]  # any JSON
     tools = [
         encode(
             {"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())}
