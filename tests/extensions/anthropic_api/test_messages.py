@@ -258,6 +258,11 @@ async def test_images_and_documents_reach_the_model(server: Server, api: Client,
     elsewhere = [{"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}]
     with pytest.raises(anthropic.BadRequestError, match="fetches no files"):
         await client.messages.create(model=model, max_tokens=9, messages=[user(elsewhere)])
+    words = {"type": "text", "text": "What is it?"}
+    wrong = {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": data}}
+    block = r"`messages` \(block 2 of the new message: `source\.media_type`\) must match the bytes"
+    with pytest.raises(anthropic.BadRequestError, match=block):
+        await client.messages.create(model=model, max_tokens=9, messages=[user([words, cast("Any", wrong)])])
 
 
 async def test_tools_of_the_server_are_offered_without_others_or_on_request(
@@ -341,6 +346,9 @@ async def test_a_result_with_files_is_taken_without_empty_texts_or_refused_by_it
     }.items():
         with pytest.raises(anthropic.BadRequestError, match=rf"`messages\.2\.content\.0\.content.*{wrong}"):
             await client.messages.create(**given, messages=[*history, user([result("c1", place)])])
+    broken = [{"type": "image", "source": {"type": "base64", "data": "!"}}]
+    with pytest.raises(anthropic.BadRequestError, match=r"`messages` \(block 1 of result 1: `source\.data`\)"):
+        await client.messages.create(**given, messages=[*history, user([result("c1", broken)])])
     contents = [{"type": "text", "text": ""}, picture, {"type": "text", "text": "Sea."}]
     answer = await client.messages.create(**given, messages=[*history, user([result("c1", contents)])])
     assert answer.stop_reason == "end_turn"

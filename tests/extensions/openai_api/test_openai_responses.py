@@ -158,6 +158,9 @@ async def test_files_in_the_output_of_a_function_are_files_for_the_model(server:
     picture = f"data:image/png;base64,{b64encode(PIXEL).decode()}"
     parts = [{"type": "input_text", "text": "The view:"}, {"type": "input_image", "image_url": picture}]
     output: Any = {"type": "function_call_output", "call_id": "c1", "output": parts}
+    broken: Any = [{"type": "input_text", "text": "Hm."}, {"type": "input_image", "image_url": f"{picture[:30]}!"}]
+    with pytest.raises(openai.BadRequestError, match=r"`input` \(block 2 of the new message: `source\.data`\) must be"):
+        await client.responses.create(model=model, input=[{"role": "user", "content": broken}])
     many: Any = {**output, "output": parts * 11}
     with pytest.raises(openai.BadRequestError, match="must hold at most 20 items"):
         await client.responses.create(model=model, input=[many], previous_response_id=asked.id)

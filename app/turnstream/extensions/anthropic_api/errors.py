@@ -20,7 +20,7 @@ from turnstream.domain.errors import (
 from turnstream.domain.turns import TurnError
 from turnstream.extensions.anthropic_api.schemas import Json
 from turnstream.kit.requirements import sentence
-from turnstream.libraries.dialects.failures import failure_class
+from turnstream.libraries.dialects.failures import failure_class, naming_block
 from turnstream.libraries.dialects.streams import wait_headers
 
 # Maps fields of a turn's options to their names in Anthropic's requests.
@@ -71,7 +71,7 @@ def text_of(error: RequestRefused) -> str:
         if ours == name or ours.startswith(f"{name}."):
             theirs = renamed if name in _WHOLE else renamed + ours.removeprefix(name)
     detail = error.detail if isinstance(error, Invalid) else sentence(error.detail, ours)
-    return detail.replace(f"`{ours}`", f"`{theirs}`")
+    return detail.replace(f"`{ours}`", naming_block(ours, theirs))
 
 
 def type_of(error: RequestRefused) -> str:

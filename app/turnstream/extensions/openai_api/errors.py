@@ -19,6 +19,7 @@ from turnstream.domain.errors import (
 )
 from turnstream.extensions.openai_api.objects import Json, failure_of
 from turnstream.kit.requirements import sentence
+from turnstream.libraries.dialects.failures import naming_block
 from turnstream.libraries.dialects.streams import wait_headers
 from turnstream.llm.provider import report_account
 
@@ -73,7 +74,7 @@ def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
     if error.field is not None:
         param = rename(error.field)
         detail = sentence(detail, error.field) if not isinstance(error, Invalid) else detail
-        detail = detail.replace(f"`{error.field}`", f"`{param}`")
+        detail = detail.replace(f"`{error.field}`", naming_block(error.field, param))
     type, code = "invalid_request_error", None
     match error:
         case Unauthorized():

@@ -1,5 +1,6 @@
-"""Classifies failures of turns, for APIs that have one error for each class."""
+"""Classifies failures of turns, for APIs that have one error for each class. Names blocks of refused messages."""
 
+import re
 from typing import Literal
 
 from turnstream.domain.guards import GUARDRAIL
@@ -22,6 +23,7 @@ _RATE_LIMITS = frozenset(
         "rate_limit_exceeded",
     }
 )
+_BLOCK = re.compile(r"(?:\w+\.(\d+)\.)?blocks\.(\d+)\.(.+)")  # of the new message, or of a result of a call
 FailureClass = Literal["account", "rate_limit", "overloaded", "too_long", "refused", "server"]
 
 
@@ -37,3 +39,13 @@ def failure_class(type: str) -> FailureClass:
     if type == TOO_LONG:
         return "too_long"
     return "refused" if type in PERMANENT | {GUARDRAIL} or (STATUS.fullmatch(status) and status < "5") else "server"
+
+
+def naming_block(field: str, theirs: str) -> str:
+    """Returns the name `theirs` of a field, and the block of the new message or of a result that `field` names."""
+    if (found := _BLOCK.fullmatch(field)) is None:
+        return f"`{theirs}`"
+    result, block, member = found.groups()
+    whole = "the new message" if result is None else f"result {int(result) + 1}"
+    list_field = re.split(r"[.\[]", theirs)[0]
+    return f"`{list_field}` (block {int(block) + 1} of {whole}: `{member}`)"
