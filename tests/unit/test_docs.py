@@ -350,7 +350,7 @@ def test_the_ranges_of_parameters_are_those_of_the_code() -> None:
     for name, schema in schemas_by_name().items():
         bounds = [schema[bound] for bound in ("minimum", "exclusiveMinimum", "maximum") if bound in schema]
         choices = [f"`{choice}`" for choice in schema.get("enum", ())]
-        for part in [f"{bound:g}" for bound in bounds] + choices if name in values else ():
+        for part in [f"{bound:.15g}" for bound in bounds] + choices if name in values else ():
             assert part in values[name], name
 
 

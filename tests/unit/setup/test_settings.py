@@ -113,7 +113,7 @@ def wrong_values(field: FieldInfo) -> Iterator[tuple[str, str]]:
     ):
         for name, word in zip(names, words, strict=True):
             for bound in (getattr(each, name) for each in field.metadata if hasattr(each, name)):
-                yield f"{bound + sign}", f"{word} {bound:g}"
+                yield f"{bound + sign}", f"{word} {bound:.15g}"
     if not any(hasattr(each, name) for each in field.metadata for name in ("le", "lt")):
         yield f"{2**31}", f"at most {2**31 - 1}"
 
